@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe import html
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.disk.staging import recover
@@ -150,11 +150,9 @@ class Dataset:
             raise DataError(path, f"a graph that is not partitioned yet: run {command}")
         place = _OpenedFolder.of(path)
         manifest = read_sealed(where, "a partitioned dataset", FORMAT, VERSION)
-        try:
+        with blaming(DataError, where, of=ConfigError):
             schema = Schema.from_json(manifest.get("schema"))
             book = PartitionBook.from_json(manifest.get("ranges"))
-        except ConfigError as error:
-            raise DataError(where, str(error)) from None
         if {t: int(o[-1]) for t, o in book.offsets.items()} != schema.node_counts:
             raise DataError(where, "its ranges do not cover the vertices of its schema")
         if not isinstance(manifest.get("dataset_id"), str):

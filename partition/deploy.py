@@ -14,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from atta.errors import ConfigError, DataError, QuotaExceededError
+from atta.errors import ConfigError, DataError, QuotaExceededError, blaming
 from atta.observe.progress import Progress, shown
 from atta.partition.dataset import MANIFEST, Dataset, part_folder
 from atta.partition.disk.files import FileRecord, check_file, read_sealed
@@ -167,10 +167,8 @@ def written_graph(
 
 def _made(cache: str | Path) -> Path:
     base = Path(cache) if cache else cache_folder("data")
-    try:
+    with blaming(ConfigError, f"{base}: cannot be made"):
         base.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{base}: cannot be made: {error.strerror}") from None
     return base
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, known_name
 from atta.observe import html
 from atta.observe.lastwords import counted
 from atta.partition.names import RESERVED, check_name, check_type_name, join_edge_type, split_edge_type
@@ -111,8 +111,7 @@ class Schema:
 
     def _check_edge_type(self, edge_type: str) -> None:
         for node_type in self.endpoints(edge_type):
-            if node_type not in self.node_types:
-                raise UnknownNameError.of(f"node type in edge type {edge_type!r}:", node_type, self.node_types)
+            known_name(f"node type in edge type {edge_type!r}:", node_type, self.node_types)
         if edge_type in self.node_types:  # arrays of batches are called by one or the other
             raise ConfigError(f"{edge_type!r} is a node type and an edge type: rename one of them")
         count = self.edge_counts.get(edge_type)
@@ -159,15 +158,11 @@ class Schema:
 
     def check_node_type(self, node_type: str) -> str:
         """Return ``node_type`` if it exists, otherwise raise UnknownNameError."""
-        if node_type not in self.node_counts:
-            raise UnknownNameError.of("node type", node_type, self.node_types)
-        return node_type
+        return known_name("node type", node_type, self.node_counts)
 
     def check_edge_type(self, edge_type: str) -> str:
         """Return ``edge_type`` if it exists, otherwise raise UnknownNameError."""
-        if edge_type not in self.edge_counts:
-            raise UnknownNameError.of("edge type", edge_type, self.edge_types)
-        return edge_type
+        return known_name("edge type", edge_type, self.edge_counts)
 
     def find_edge_type(self, given: str | Sequence[str], among: Sequence[str] | None = None) -> str:
         """Return the edge type of a triple of names, or of a text as people write it: ``"src__rel__dst"``, in which
@@ -189,9 +184,7 @@ class Schema:
     def table(self, node_type: str, name: str) -> TableSpec:
         """Return the spec of a node table; raises UnknownNameError."""
         tables = self.node_tables[self.check_node_type(node_type)]
-        if name not in tables:
-            raise UnknownNameError.of(f"table of node type {node_type!r}:", name, tables)
-        return tables[name]
+        return tables[known_name(f"table of node type {node_type!r}:", name, tables)]
 
     def timed(self, node_type: str) -> bool:
         """Whether the vertices of a type have times: a table ``time`` with one whole number for each."""
@@ -213,9 +206,7 @@ class Schema:
         splits = self.splits[self.check_node_type(node_type)]
         if not splits:
             raise UnknownNameError(f"unknown split {name!r}: {node_type!r} has none; tables get some by schema.json")
-        if name not in splits:
-            raise UnknownNameError.of(f"split of node type {node_type!r}:", name, splits)
-        return name
+        return known_name(f"split of node type {node_type!r}:", name, splits)
 
     def split_size(self, node_type: str, name: str) -> int:
         """Return the number of vertices of a split, at least 1. Raises UnknownNameError if there is no such split,

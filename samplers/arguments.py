@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 
 _INT64 = np.iinfo(np.int64)
 
@@ -54,10 +54,8 @@ def names(what: str, given: object) -> list[str]:
 def integers(what: str, given: Any) -> np.ndarray:
     """``given`` as contiguous int64 of the same shape. An array without elements may be of any type. Raises
     ConfigError: a number is not whole, or int64 cannot hold it: the conversion would change it."""
-    try:
+    with blaming(ConfigError, f"{what}: must be integers", of=(TypeError, ValueError, OverflowError)):
         array = np.asarray(given)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{what}: must be integers: {error}") from None
     if array.size and array.dtype.kind not in "iu":
         for value in np.asarray(given, dtype=object).flat:  # numpy turns integers that are too large into floats
             if _is_a(value, Integral):

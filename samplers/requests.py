@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.samplers import kernels
-from atta.samplers.local.graph import LocalGraph, blaming
+from atta.samplers.local.graph import LocalGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class LocalAccess:
         self._sums: dict[bool, np.ndarray] = {}
 
     def answer(self, request: Request) -> Any:
-        with blaming():
+        with blaming(ConfigError, of=ValueError):
             match request:
                 case Expand():
                     return self._expand(request)

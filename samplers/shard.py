@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import numpy as np
 
 from atta import _native
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, blaming, known_name
 from atta.partition.dataset import CSC, Dataset, Part, VertexTimes
 from atta.partition.schema import Schema, TableSpec
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
-from atta.samplers.methods.base import Tables
+from atta.samplers.methods.base import EdgeDraws, InEdges, Tables
 
 DEGREE_SAMPLE = 2048
 TIMELY = "(timely)"
@@ -80,12 +80,10 @@ class PartEdges:
         from."""
         csc = part.csc(edge_type)
         source, target = schema.endpoints(edge_type)
-        try:
+        with blaming(DataError, path, f"part {part.index}, edge type {edge_type}", of=ValueError):
             if len(csc.indptr) != part.num_core(target) + 1:
                 raise ValueError(f"edges of {len(csc.indptr) - 1} vertices, not {part.num_core(target)}")
             kernels.validate_csc(csc.indptr, csc.indices, schema.node_counts[source])
-        except ValueError as error:
-            raise DataError(path, f"part {part.index}, edge type {edge_type}: {error}") from error
         if not resident and disk is None:
             return cls(part, csc, csc)
         csc = dataclasses.replace(csc, indptr=kernels.resident(csc.indptr))
@@ -157,16 +155,13 @@ class Shard:
         edge_type: str,
         rows: np.ndarray,
         *,
-        fan_out: int,
-        replace: bool,
-        stream_key: int,
-        renewed: int = 0,
         method: Method = Method.UNIFORM,
         trees: np.ndarray | None = None,
         times: np.ndarray | None = None,
         tables: Sequence[str] = (),
         by: str = "",
         threads: int | None = None,
+        **how: Unpack[EdgeDraws],
     ) -> Answer:
         """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a
         row is a pure function of ``stream_key`` and ``renewed`` (``hashing.stream_of``), its entries of ``trees`` int32
@@ -183,10 +178,7 @@ class Shard:
                 None if tables or unread else drawn.edge_ids,
                 self._keys[self.dataset.schema.endpoints(edge_type)[1]],
                 rows,
-                fan_out=fan_out,
-                replace=replace,
-                stream_key=stream_key,
-                renewed=renewed,
+                **how,
                 method=self._method(edge_type, csc, method, by),
                 trees=trees,
                 times=times,
@@ -217,8 +209,7 @@ class Shard:
             if key not in self._tables:
                 source, _ = self.dataset.schema.endpoints(edge_type)
                 of_sources = self.dataset.times(source) if method.temporal else None
-                self._tables[key] = tables_for(
-                    method,
+                edges = InEdges(
                     csc.indptr,
                     csc.indices,
                     weight=self._edge_table(edge_type, by) if by else csc.weight,
@@ -227,6 +218,7 @@ class Shard:
                     source_time=None if of_sources is None else of_sources.times,
                     threads=self.threads,
                 )
+                self._tables[key] = tables_for(method, edges)
                 if self.on_prepared is not None and not by:
                     self.on_prepared(edge_type, method, self._tables[key])
             return self._tables[key]
@@ -315,12 +307,8 @@ class Shard:
                 csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, num_sources=sources, rows=rows
             )
 
-    @contextlib.contextmanager
-    def _blaming(self, edge_type: str) -> Iterator[None]:
-        try:
-            yield
-        except ValueError as error:
-            raise ConfigError(f"part {self.part}, edge type {edge_type}: {error}") from error
+    def _blaming(self, edge_type: str) -> AbstractContextManager[None]:
+        return blaming(ConfigError, f"part {self.part}, edge type {edge_type}", of=ValueError)
 
     def keys(self, node_type: str) -> np.ndarray:
         """int64 [core rows]: user ids of the partition's vertices."""
@@ -336,10 +324,7 @@ class Shard:
         return self._of(edge_type).drawn
 
     def _of(self, edge_type: str) -> PartEdges:
-        edges = self._edges.get(edge_type)
-        if edges is None:
-            raise UnknownNameError.of("edge type", edge_type, self._edges)
-        return edges
+        return self._edges[known_name("edge type", edge_type, self._edges)]
 
 
 def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
@@ -347,9 +332,7 @@ def spec_of_drawn(schema: Schema, edge_type: str, name: str) -> TableSpec:
     if name == TIMELY:
         return TableSpec("<i8", ())
     tables = schema.edge_tables[edge_type]
-    if name not in tables:
-        raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, tables)
-    return tables[name]
+    return tables[known_name(f"table of edge type {edge_type!r}", name, tables)]
 
 
 def without_edges(

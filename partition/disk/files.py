@@ -26,7 +26,7 @@ import numpy.typing as npt
 import xxhash
 
 from atta import _native
-from atta.errors import DataError, QuotaExceededError
+from atta.errors import DataError, QuotaExceededError, blaming
 from atta.partition.disk.staging import recover
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -136,7 +136,7 @@ def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
         yield lo, min(lo + size, total)
 
 
-class NpyAppender:
+class NpyAppender(contextlib.AbstractContextManager["NpyAppender"]):
     """Writes one ``.npy`` file row by row without holding it in memory. ``close`` completes the header."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...] = ()) -> None:
@@ -195,9 +195,6 @@ class NpyAppender:
         descr = np.lib.format.dtype_to_descr(self.dtype)
         np.lib.format.write_array_header_1_0(self._file, {"descr": descr, "fortran_order": False, "shape": shape})
 
-    def __enter__(self) -> NpyAppender:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is None:
             self.close()
@@ -205,7 +202,7 @@ class NpyAppender:
             self.discard()
 
 
-class NpyReader:
+class NpyReader(contextlib.AbstractContextManager["NpyReader"]):
     """Reads rows of an ``.npy`` file. Short runs of rows are read faster than mapped."""
 
     def __init__(self, path: Path) -> None:
@@ -223,9 +220,6 @@ class NpyReader:
         self._file.seek(self._start + first * row_bytes)
         if out.nbytes and self._file.readinto(out.data.cast("B")) < out.nbytes:  # type: ignore[attr-defined]
             raise DataError(self.path, "truncated")
-
-    def __enter__(self) -> NpyReader:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._file.close()
@@ -344,20 +338,17 @@ def describe_file(path: Path) -> FileRecord:
 def check_file(path: Path, record: FileRecord, *, verify: bool) -> None:
     """Compare a file with its record. Size and array header are always compared, the checksum only with ``verify``.
     Raises DataError naming the file."""
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != record.size:
-                state = "truncated" if size < record.size else "altered"
-                raise DataError(path, f"{state}: {size} bytes instead of {record.size}")
-            dtype, shape = _read_header(path, file)
-            if (dtype.str, shape) != (record.dtype, record.shape):
-                have, want = f"{dtype.str}{list(shape)}", f"{record.dtype}{list(record.shape)}"
-                raise DataError(path, f"altered: holds {have} instead of {want}")
-            if verify and _checksum(file) != record.xxh3:
-                raise DataError(path, "altered: its checksum differs from the manifest's")
-    except OSError as error:
-        raise DataError(path, error.strerror or str(error)) from None
+    with blaming(DataError, path), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != record.size:
+            state = "truncated" if size < record.size else "altered"
+            raise DataError(path, f"{state}: {size} bytes instead of {record.size}")
+        dtype, shape = _read_header(path, file)
+        if (dtype.str, shape) != (record.dtype, record.shape):
+            have, want = f"{dtype.str}{list(shape)}", f"{record.dtype}{list(record.shape)}"
+            raise DataError(path, f"altered: holds {have} instead of {want}")
+        if verify and _checksum(file) != record.xxh3:
+            raise DataError(path, "altered: its checksum differs from the manifest's")
 
 
 def map_array(path: Path) -> Array:
@@ -370,10 +361,8 @@ def map_array(path: Path) -> Array:
             raise DataError(path, f"not a readable array: {size} bytes instead of {end}")
         if end == start:
             return np.empty(shape, dtype)
-        try:
+        with blaming(DataError, path):
             values = np.frombuffer(map_bytes(file, end), dtype, math.prod(shape), start)
-        except OSError as error:
-            raise DataError(path, error.strerror or str(error)) from None
     return values.reshape(shape[::-1]).T if fortran else values.reshape(shape)
 
 

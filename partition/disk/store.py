@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.packages import load
 
 _LOCAL = ("file", "local")
@@ -42,10 +42,8 @@ class RemoteFolder:
         load(url, "fsspec")
         from fsspec.core import url_to_fs
 
-        try:
+        with blaming(ConfigError, url, of=(ImportError, ValueError)):
             self._files, self._root = url_to_fs(self.url)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"{url}: {error}") from None
         names = self._files.protocol
         self._whole = not {*((names,) if isinstance(names, str) else names)} & {*_LOCAL}
 

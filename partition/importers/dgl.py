@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.packages import need
 from atta.partition.graph import GraphWriter
 from atta.partition.importers.reading.dgl_sets import describes_chunks, describes_csv_set, read_chunks, read_csv_set
@@ -143,10 +143,8 @@ def _add_tables(  # noqa: PLR0917 - the tables, and where they go
         if name == PART:
             options.refuse(source, name, "the table of this name has the partitions")
             continue
-        try:
+        with blaming(DataError, source, f"{name!r} of {theirs!r} differs between parts", of=ValueError):
             whole[name] = np.concatenate(pieces)
-        except ValueError as error:
-            raise DataError(source, f"{name!r} of {theirs!r} differs between parts: {error}") from None
         if (rows := len(whole[name])) != out.count(node_type):
             raise DataError(source, f"{name!r} of {theirs!r} has {rows} rows for {out.count(node_type)} vertices")
     add_tensors(source, out, node_type, whole, options)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.disk.files import chunks
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers.reading.filling import EdgeStream, add_features
@@ -71,10 +71,8 @@ def _add_tables(folder: Path, out: GraphWriter, options: ImportOptions, vertices
 
 
 def _parts(path: Path, vertices: int) -> Array:
-    try:
+    with blaming(DataError, path, "not a list of partitions", of=(OSError, ValueError), say=str):
         parts = np.loadtxt(path, dtype=np.int32, ndmin=1, comments=None)
-    except (OSError, ValueError) as error:
-        raise DataError(path, f"not a list of partitions: {error}") from None
     if parts.shape != (vertices,) or (parts < 0).any():
         raise DataError(path, f"wanted is one partition per line for each of the {vertices} vertices")
     return parts

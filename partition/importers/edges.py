@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta import _native
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.machine.threads import in_order
 from atta.observe.packages import load
 from atta.partition.disk.files import NpyAppender, chunks
@@ -112,7 +113,7 @@ def _kinds(files: Sequence[EdgeFile], *, string_ids: bool) -> dict[str, str]:
     return kinds
 
 
-class _Edges:
+class _Edges(AbstractContextManager["_Edges"]):
     """The edges of some files, whose columns are staged in files of a folder, with numbers in place of ids. Use it as a
     context manager."""
 
@@ -129,9 +130,6 @@ class _Edges:
         self._relations = _Names()
         self._lines: list[int] = []  # number of edges by file
         self._staged = {name: NpyAppender(folder / f"{name}.npy", _STAGED[kind]) for name, kind in kinds.items()}
-
-    def __enter__(self) -> _Edges:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for column in self._staged.values():
@@ -240,10 +238,8 @@ class _Vertices:
     def numbers(self, where: Path, columns: list[Any]) -> list[Numbers]:
         """A number for each id of the Arrow arrays ``columns``, which stand side by side in lines. Raises DataError if
         there are more than 2**31 - 1 ids."""
-        try:
+        with blaming(DataError, where, of=ValueError):
             return [self._known.number(column.to_numpy()) for column in columns]
-        except ValueError as error:
-            raise DataError(where, str(error)) from None
 
     def add_nodes(self, out: GraphWriter, where: Path, node_type: str) -> Numbers | None:
         ids = self._known.ids()

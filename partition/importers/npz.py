@@ -38,9 +38,9 @@ from atta.partition.importers.reading.source import (
     check_edge_index,
     check_numbers,
     distinct_ids,
-    first_line,
     read_description,
     state_classes,
+    unreadable,
 )
 from atta.partition.names import file_name, join_edge_type, name_of_file, split_edge_type
 
@@ -95,17 +95,16 @@ def _read_csr(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 
 def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
     arrays, objects = {}, []
-    try:
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
-            for name in archive.files:
-                try:
-                    arrays[name] = archive[name]
-                except ValueError as error:
-                    if "allow_pickle" not in str(error):
-                        raise
-                    objects.append(name)
-    except Exception as error:  # zipfile, zlib and numpy raise half a dozen unrelated types here
-        raise DataError(path, f"not a readable npz archive: {first_line(error)}") from None
+    # zipfile, zlib and numpy raise half a dozen unrelated types here
+    no_archive = unreadable(path, "not a readable npz archive", Exception)
+    with no_archive, open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
+        for name in archive.files:
+            try:
+                arrays[name] = archive[name]
+            except ValueError as error:
+                if "allow_pickle" not in str(error):
+                    raise
+                objects.append(name)
     return arrays, objects
 
 

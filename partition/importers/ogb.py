@@ -36,9 +36,9 @@ from atta.partition.importers.reading.source import (
     Array,
     ImportOptions,
     distinct_ids,
-    first_line,
     open_content,
     state_classes,
+    unreadable,
 )
 from atta.partition.names import join_edge_type, split_edge_type
 
@@ -145,11 +145,8 @@ def _labels(folder: Path) -> dict[str, FileRows]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    try:
-        with open_content(path) as file:
-            content = file.read(_MOST + 1).decode()
-    except ValueError as error:
-        raise DataError(path, f"not a readable csv.gz file: {first_line(error)}") from None
+    with unreadable(path, "not a readable csv.gz file", ValueError), open_content(path) as file:
+        content = file.read(_MOST + 1).decode()
     if len(content) > _MOST or not content.strip():
         raise DataError(path, "empty, or too long for a list of types")
     return [row for row in csv.reader(content.splitlines()) if row]

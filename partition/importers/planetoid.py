@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.graph import EDGE_TYPE, NODE_TYPE, GraphWriter
 from atta.partition.importers import npz
 from atta.partition.importers.reading.filling import add_edges, add_features
@@ -102,13 +102,11 @@ def _classes(one_hot: Array) -> Ids:
 
 
 def _edges(path: Path, lists: dict[Any, Any], count: int) -> tuple[Ids, Ids]:
-    try:
+    with blaming(DataError, path, "not a dictionary of adjacency lists", of=(TypeError, ValueError, OverflowError)):
         sizes, near, far = [len(v) for v in lists.values()], list(lists), [u for v in lists.values() for u in v]
         if any(type(vertex) is not int for vertex in (*near, *far)):  # numpy would cut fractions
             raise TypeError("a vertex that is not a number")
         one, other = np.repeat(np.array(near, np.int64), sizes), np.array(far, np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(path, f"not a dictionary of adjacency lists: {error}") from None
     if len(one) and (min(one.min(), other.min()) < 0 or max(one.max(), other.max()) >= count):
         raise DataError(path, f"names vertices outside 0..{count - 1}")
     keys = np.unique(np.concatenate([one * count + other, other * count + one])[np.tile(one != other, 2)])

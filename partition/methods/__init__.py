@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.observe.plugins import OpenRegistry
 from atta.observe.progress import Progress
 from atta.partition.cutting.balance import known_balance
@@ -51,8 +51,7 @@ def make_method(name: str, options: Mapping[str, Any] | None = None) -> Partitio
     kind, given = METHODS[name], dict(options or {})
     fields = {f.name: f for f in dataclasses.fields(kind)}
     for key, value in given.items():
-        if key not in fields:
-            raise UnknownNameError.of(f"option of the method {name}", key, fields)
+        known_name(f"option of the method {name}", key, fields)
         given[key] = _converted(name, key, value, fields[key].type)
     missing = [key for key, field in fields.items() if field.default is dataclasses.MISSING and key not in given]
     if missing:

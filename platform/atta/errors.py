@@ -29,11 +29,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
+
+Name = TypeVar("Name")
+Errors = type[Exception] | tuple[type[Exception], ...]
 
 
 LONGEST_NAME = 256
@@ -76,6 +80,13 @@ class UnknownNameError(ConfigError):
         if len(text) > LONGEST_NAME:
             return cls(f"unknown {what} {text[:LONGEST_NAME]!r}..., {len(text)} characters")
         return cls(f"unknown {what} {text!r}{hint_of(text, known)}")
+
+
+def known_name(what: str, name: Name, known: Collection[Any]) -> Name:
+    """``name``, which is one of the ``known``; raises UnknownNameError if it is not. ``what``: see ``UnknownNameError.of``."""
+    if name not in known:
+        raise UnknownNameError.of(what, name, known)
+    return name
 
 
 class UnknownClientError(UnknownNameError):
@@ -188,3 +199,27 @@ class RestartedError(RemoteError):
 
 class StalePrimaryError(RestartedError):
     """A daemon does not hold the mutable tables any more: its backup was promoted. On the wire a ``RestartedError``."""
+
+
+def why(error: Exception) -> str:
+    """What an error says; the system's own words, without number and path."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+@contextmanager
+def blaming(
+    kind: type[AttaError],
+    where: str | Path = "",
+    what: str = "",
+    *,
+    of: Errors = OSError,
+    say: Callable[[Exception], str] = why,
+) -> Iterator[None]:
+    """An error ``of`` some types within the block becomes one of ``kind``: ``where``, ``what`` is wrong there, and why."""
+    try:
+        yield
+    except of as error:
+        text = ": ".join(filter(None, (what, say(error))))
+        raise (
+            kind(where, text) if issubclass(kind, DataError) else kind(f"{where}: {text}" if where else text)
+        ) from error

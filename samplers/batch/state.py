@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.batch.edge_weights import FACTOR, WeighedEdges
@@ -173,10 +173,8 @@ class BatchState:
         )
         seeds, _ = known.internal(0, known.size)
         nodes = self.dataset.schema.node_counts[node_type]
-        try:
+        with blaming(ConfigError, f"operator {type(op.operator).__name__}", of=ConfigError):
             found = checked(sampled, seeds=seeds, nodes=nodes, bounds=bounds, trees=self.plan.disjoint)
-        except ConfigError as error:
-            raise ConfigError(f"operator {type(op.operator).__name__}: {error}") from None
         self._pending[op_id].sampled = found
 
     def _join_batch(self, op: PlanOp, sampled: Sampled) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2
 from atta.samplers.dag.plan import (
@@ -75,8 +75,7 @@ def check_spec(spec: dag_pb2.DagSpec, schema: Schema, limits: SpecLimits = DEFAU
 
 def _check_inputs(op: PlanOp, ops: Mapping[str, PlanOp]) -> None:
     for source in op.inputs:
-        if source not in ops:
-            raise UnknownNameError.of(f"input (operator {op.id!r})", source, ops)
+        known_name(f"input (operator {op.id!r})", source, ops)
     if len(set(op.inputs)) < len(op.inputs):
         raise ConfigError(f"operator {op.id!r}: it names an input twice")
     if op.kind is Kind.SEED:
@@ -164,10 +163,8 @@ def _check_plan(plan: Plan, schema: Schema) -> None:
         raise ConfigError("a batch operator has edge tables with a hop that copies their rows, and else none")
     _check_uses(plan)
     for edge_type, name in plan.edge_tables:
-        if edge_type not in schema.edge_types:
-            raise UnknownNameError.of("edge type (edge tables)", edge_type, schema.edge_types)
-        if name not in (known := list(schema.edge_tables.get(edge_type, ()))):
-            raise UnknownNameError.of(f"table of edge type {edge_type!r}", name, known)
+        known_name("edge type (edge tables)", edge_type, schema.edge_types)
+        known_name(f"table of edge type {edge_type!r}", name, schema.edge_tables.get(edge_type, ()))
     if len(set(plan.edge_tables)) < len(plan.edge_tables):
         raise ConfigError("an edge table is asked for twice")
     _check_weights(plan, schema)
@@ -205,8 +202,7 @@ def _check_weights(plan: Plan, schema: Schema) -> None:
     if len({*types}) < len(types):
         raise ConfigError("edge_norm: edges of a type are weighed twice")
     for weights in plan.edge_weights:
-        if weights.edge_type not in schema.edge_types:
-            raise UnknownNameError.of("edge type (edge_norm)", weights.edge_type, schema.edge_types)
+        known_name("edge type (edge_norm)", weights.edge_type, schema.edge_types)
         source, target = schema.endpoints(weights.edge_type)
         if weights.loops and source != target:
             raise ConfigError(

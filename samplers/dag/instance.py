@@ -83,7 +83,8 @@ class DagInstance:
         self._chunk_rows = chunk_rows
         self._issued: set[Task] = set()
         self._started = False
-        self._finished = False
+        self.finished = False
+        """Whether END is done."""
         self._expand: dict[str, tuple[OwnedVertices, ...]] = {}  # by joined operator: what a child hop expands
         self._others: dict[str, tuple[OwnedVertices, ...]] = {}  # by started operator: what its OTHERS task is about
         self._left: dict[str, int] = {}  # by started operator: number of tasks before the join
@@ -93,11 +94,6 @@ class DagInstance:
         self._joining = False
         self._features = 0  # number of FEATURE tasks that are issued and not done
         self._to_join = len(self._order)
-
-    @property
-    def finished(self) -> bool:
-        """Whether END is done."""
-        return self._finished
 
     @property
     def sampled(self) -> bool:
@@ -139,7 +135,7 @@ class DagInstance:
         elif kind is Kind.FEATURE:
             self._features -= 1
         elif kind is Kind.END:
-            self._finished = True
+            self.finished = True
             return ready
         else:
             self._left[task.op] -= 1

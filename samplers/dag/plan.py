@@ -7,7 +7,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2
 from atta.samplers.arguments import check_fan_out, whole
@@ -346,8 +346,7 @@ def _resolve_feature(op: PlanOp, message: dag_pb2.FeatureOp, schema: Schema) -> 
     for node_type, table in refs:
         _check_node_types(op.id, schema, node_type)
         known = list(schema.node_tables.get(node_type, ()))
-        if table not in known:
-            raise UnknownNameError.of(f"table (operator {op.id!r}, node type {node_type!r})", table, known)
+        known_name(f"table (operator {op.id!r}, node type {node_type!r})", table, known)
     if len(set(refs)) < len(refs):
         raise ConfigError(f"operator {op.id!r}: it fetches a table twice")
     if message.reduce not in {*Reduce}:
@@ -363,10 +362,8 @@ def _resolve_feature(op: PlanOp, message: dag_pb2.FeatureOp, schema: Schema) -> 
 
 def _check_node_types(op: str, schema: Schema, *names: str) -> None:
     for name in names:
-        if name not in schema.node_types:
-            raise UnknownNameError.of(f"node type (operator {op!r})", name, schema.node_types)
+        known_name(f"node type (operator {op!r})", name, schema.node_types)
 
 
 def _check_edge_type(op: str, name: str, schema: Schema) -> None:
-    if name not in schema.edge_types:
-        raise UnknownNameError.of(f"edge type (operator {op!r})", name, schema.edge_types)
+    known_name(f"edge type (operator {op!r})", name, schema.edge_types)

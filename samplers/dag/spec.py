@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.partition.names import join_edge_type
 from atta.partition.schema import Schema
 from atta.protos.v1 import dag_pb2
@@ -103,8 +103,7 @@ def budget_spec(
     given = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(schema.node_types, num_samples)
     counts = {t: fan_outs_of(given.get(t, ())) for t in schema.node_types}
     for node_type in given:
-        if node_type not in counts:
-            raise UnknownNameError.of("node type (num_samples)", node_type, schema.node_types)
+        known_name("node type (num_samples)", node_type, counts)
     if missing := [t for t in counts if t not in given]:
         raise ConfigError(f"num_samples has no numbers for node type {missing[0]!r} (give 0s to leave it out)")
     if len({len(of_type) for of_type in counts.values()}) != 1:
@@ -253,9 +252,7 @@ def _new_spec(hops: Hops) -> dag_pb2.DagSpec:
 
 def _known_edge_type(schema: Schema, edge_type: EdgeType) -> str:
     name = _edge_type_name(edge_type)
-    if name not in schema.edge_types:
-        raise UnknownNameError.of("edge type", name, schema.edge_types)
-    return name
+    return known_name("edge type", name, schema.edge_types)
 
 
 def _add_hops(
@@ -331,8 +328,7 @@ def _wanted_tables(schema: Schema, tables: Mapping[str, Sequence[str]] | None) -
     if tables is None:
         return {node_type: list(schema.node_tables.get(node_type, ())) for node_type in schema.node_types}
     for node_type in tables:
-        if node_type not in schema.node_types:
-            raise UnknownNameError.of("node type", node_type, schema.node_types)
+        known_name("node type", node_type, schema.node_types)
     return {t: list(dict.fromkeys(names(f"tables of node type {t!r}", given))) for t, given in tables.items()}
 
 

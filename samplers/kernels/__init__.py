@@ -5,6 +5,7 @@ ValueError that names the argument, and never causes a read out of bounds."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from atta import _native
 from atta._native import bounds_by_target, by_source, retain_heap, scaled, widen_ids
 from atta.samplers.kernels.arrays import as_bytes, beside, empty_lines, ids_of, resident, resident_beside, zeros_beside
 from atta.samplers.kernels.compactor import Compactor, Weighing, admit, split_cached
-from atta.samplers.methods.base import InNumpy, Tables
+from atta.samplers.methods.base import EdgeDraws, InNumpy, Tables, numbers_of
 
 __all__ = [
     "Compactor",
@@ -46,16 +47,13 @@ def sample_neighbors(
     vertex_keys: np.ndarray,
     rows: np.ndarray,
     *,
-    fan_out: int,
-    replace: bool,
-    stream_key: int,
-    renewed: int = 0,
     method: Tables | None = None,
     trees: np.ndarray | None = None,
     times: np.ndarray | None = None,
     positions: bool = False,
     unread: bool = False,
     threads: int = 1,
+    **how: Unpack[EdgeDraws],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Draw in-neighbours of ``rows``: up to ``fan_out`` different ones (-1 = all), or exactly that many with
     replacement.
@@ -69,24 +67,13 @@ def sample_neighbors(
     the edges' positions, int64. Without both they are None. ``unread``: positions come in place of neighbours, and
     ``indices`` is not read."""
     if isinstance(method, InNumpy):
-        found = method.picks(
-            rows,
-            vertex_keys,
-            fan_out=fan_out,
-            replace=replace,
-            stream_key=stream_key,
-            renewed=renewed,
-            trees=trees,
-            times=times,
-        )
+        found = method.picks(rows, vertex_keys, trees=trees, times=times, **how)
         if unread:
             return found.counts, found.positions, None
         chosen = found.positions if positions else None if edge_ids is None else edge_ids[found.positions]
         return found.counts, indices[found.positions], chosen
     given = indptr, *beside(indices, edge_ids), vertex_keys, ids_of(rows)
-    return _native.sample_neighbors(
-        *given, fan_out, replace, stream_key, renewed, threads, method, trees, times, positions, unread
-    )
+    return _native.sample_neighbors(*given, *numbers_of(how), threads, method, trees, times, positions, unread)
 
 
 def has_edges(

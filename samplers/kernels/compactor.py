@@ -4,13 +4,13 @@ together."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
 from atta import _native
 from atta.samplers.kernels.arrays import ids_of
-from atta.samplers.methods.base import InNumpy, Tables
+from atta.samplers.methods.base import EdgeDraws, InNumpy, Tables, numbers_of
 
 Group = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
 
@@ -44,10 +44,6 @@ class Compactor(_native.Compactor):
         *,
         first: int,
         last: int,
-        fan_out: int,
-        replace: bool,
-        stream_key: int,
-        renewed: int = 0,
         out_row: np.ndarray,
         out_col: np.ndarray,
         out_edge_ids: np.ndarray | None,
@@ -55,6 +51,7 @@ class Compactor(_native.Compactor):
         method: Tables | None = None,
         trees: bool = False,
         tree_times: np.ndarray | None = None,
+        **how: Unpack[EdgeDraws],
     ) -> tuple[int, int]:
         """Expand the ids with local ids ``first`` ... ``last - 1`` in ``targets``, in a whole graph in this process.
 
@@ -69,16 +66,7 @@ class Compactor(_native.Compactor):
             nodes = len(indptr) - 1
             rows, of_tree = targets.in_trees(first, last, nodes) if trees else (targets.ids(first, last), None)
             times = None if tree_times is None else tree_times[of_tree]
-            found = method.picks(
-                rows,
-                vertex_keys,
-                fan_out=fan_out,
-                replace=replace,
-                stream_key=stream_key,
-                renewed=renewed,
-                trees=of_tree,
-                times=times,
-            )
+            found = method.picks(rows, vertex_keys, trees=of_tree, times=times, **how)
             done, count = found.within(len(out_row))
             at, e_id = found.positions[:count], None
             if out_edge_ids is not None:
@@ -94,8 +82,7 @@ class Compactor(_native.Compactor):
             )
             return count, first + done
         edges, out = (targets, indptr, indices, edge_ids, vertex_keys), (out_row, out_col, out_edge_ids)
-        how = replace, stream_key, renewed
-        return super().sample_hop(*edges, first, last, fan_out, *how, *out, method, sources, trees, tree_times)
+        return super().sample_hop(*edges, first, last, *numbers_of(how), *out, method, sources, trees, tree_times)
 
     def stitch(  # type: ignore[override]
         self,

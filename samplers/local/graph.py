@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, blaming, known_name
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.arguments import integers, whole
-
-
-@contextlib.contextmanager
-def blaming() -> Iterator[None]:
-    """Turn errors of the native kernels into Atta's errors."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -83,7 +72,7 @@ class LocalGraph:
         tables = [None if table is None else np.ascontiguousarray(table) for table in (weight, time)]
         if len(key) != len(ptr) - 1 or any(t is not None and len(t) != len(sources) for t in (numbers, *tables)):
             raise ConfigError("keys, edge_ids, weight and time: need one entry per vertex and per edge")
-        with blaming():
+        with blaming(ConfigError, of=ValueError):
             kernels.validate_csc(ptr, sources, len(key if others is None else others))
         return cls(ptr, sources, key, numbers, others, *tables, *_times(node_time, source_time))
 
@@ -135,9 +124,7 @@ class LocalGraph:
         graphs = cls.open_all(path)
         if edge_type is None and len(graphs) != 1:
             raise ConfigError(f"{path}: name one of the edge types {', '.join(graphs)}")
-        if edge_type is not None and edge_type not in graphs:
-            raise UnknownNameError.of("edge type", edge_type, graphs)
-        return next(iter(graphs.values())) if edge_type is None else graphs[edge_type]
+        return next(iter(graphs.values())) if edge_type is None else graphs[known_name("edge type", edge_type, graphs)]
 
     @classmethod
     def open_all(cls, path: str | Path) -> dict[str, LocalGraph]:

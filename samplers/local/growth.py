@@ -14,7 +14,7 @@ from atta.samplers.batch.scratch import Scratch
 from atta.samplers.hashing import hash_string
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.methods import Method, tables_for
-from atta.samplers.methods.base import Tables
+from atta.samplers.methods.base import InEdges, Tables
 
 _ROOM = 1 << 20
 """Number of edges for which room is made at once if fan-outs do not bound them."""
@@ -85,8 +85,7 @@ class EdgeType:
         self.source_keys = self.keys if graph.source_keys is None else Keys(graph.source_keys)
         wide = len(graph.indices) > np.iinfo(np.int32).max
         self.edge_dtype = np.dtype(np.int64 if wide else np.int32) if graph.edge_ids is None else graph.edge_ids.dtype
-        self.tables: Tables | None = tables_for(
-            method,
+        edges = InEdges(
             graph.indptr,
             graph.indices,
             weight=graph.weight,
@@ -95,6 +94,7 @@ class EdgeType:
             source_time=graph.times_of_sources,
             threads=threads,
         )
+        self.tables: Tables | None = tables_for(method, edges)
 
 
 class Growth:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, blaming, known_name
 from atta.samplers import kernels
 from atta.samplers.arguments import check_fan_out, fan_outs_of, flag, integers, whole
 from atta.samplers.batch.scratch import Scratch
 from atta.samplers.dag.plan import SpecLimits
 from atta.samplers.hashing import stream_of
-from atta.samplers.local.graph import LocalGraph, blaming
+from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.growth import EdgeType, Growth, keys_by_type, times_by_type
 from atta.samplers.methods import Method
 
@@ -104,7 +104,7 @@ class LocalSampler:
         trees = flag("disjoint", disjoint) or self.method.temporal
         known = {t: self._take(t, hashed=trees) for t in self._keys}
         try:
-            with blaming():
+            with blaming(ConfigError, of=ValueError):
                 if trees:
                     nodes = self._keys[start].count
                     if len(ids) and not (ids.min() >= 0 and ids.max() < nodes):
@@ -172,8 +172,7 @@ class LocalSampler:
         else:
             given = dict.fromkeys(self._edges, fan_outs_of(num_neighbors))
         for name in given:
-            if name not in self._edges:
-                raise UnknownNameError.of("edge type", name, self._edges)
+            known_name("edge type", name, self._edges)
         if len(given) < len(self._edges) or len({len(counts) for counts in given.values()}) > 1:
             raise ConfigError("num_neighbors: give one fan-out per hop for every edge type")
         by_hop: list[dict[str, int]] = []
@@ -186,9 +185,7 @@ class LocalSampler:
     def _seed_type(self, name: str | None) -> str:
         if name is None and len(self._keys) > 1:
             raise ConfigError(f"seed_type: name one of {', '.join(self._keys)}")
-        if name is not None and name not in self._keys:
-            raise UnknownNameError.of("node type", name, self._keys)
-        return next(iter(self._keys)) if name is None else name
+        return next(iter(self._keys)) if name is None else known_name("node type", name, self._keys)
 
     def _given_times(self, input_time: Any, node_type: str, seeds: int) -> np.ndarray | None:
         """The times that the caller gives ``seeds`` vertices of ``node_type``. None: their own, or none at all."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from atta import _native
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.samplers.arguments import integers
-from atta.samplers.local.graph import LocalGraph, blaming
+from atta.samplers.local.graph import LocalGraph
 
 
 def random_walks(
@@ -29,7 +29,7 @@ def random_walks(
     of range."""
     if length < 0:
         raise ConfigError(f"length {length}: must not be negative")
-    with blaming():
+    with blaming(ConfigError, of=ValueError):
         at = integers("starts", starts)
         rows = graph.indptr, graph.indices, graph.keys
         paths = _native.random_walks(*rows, at, length, p, q, restart, stream_key, threads)
@@ -58,7 +58,7 @@ def pinsage_neighbors(
         graph, np.repeat(starts, walks), length, restart=restart, stream_key=stream_key, threads=threads
     )
     visited = np.ascontiguousarray(paths[:, 1:]).reshape(-1)
-    with blaming():
+    with blaming(ConfigError, of=ValueError):
         return _native.frequent_visits(graph.indptr, graph.indices, graph.keys, starts, visited, count)
 
 
@@ -72,5 +72,5 @@ def pagerank(
     if count < 0:
         raise ConfigError(f"count {count}: must not be negative")
     starts = integers("starts", seeds)
-    with blaming():
+    with blaming(ConfigError, of=ValueError):
         return _native.pagerank(graph.indptr, graph.indices, graph.keys, starts, alpha, epsilon, count, threads)

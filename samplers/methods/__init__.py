@@ -7,9 +7,7 @@ from __future__ import annotations
 import enum
 from importlib import import_module
 
-import numpy as np
-
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.observe.plugins import OpenRegistry
 from atta.samplers.methods.base import BY_NAME, InEdges, NeighborMethod, Tables
 
@@ -70,22 +68,9 @@ METHODS: OpenRegistry[NeighborMethod] = OpenRegistry(
 )
 
 
-def tables_for(
-    method: Method,
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    *,
-    weight: np.ndarray | None = None,
-    time: np.ndarray | None = None,
-    source_keys: np.ndarray | None = None,
-    source_time: np.ndarray | None = None,
-    threads: int = 1,
-) -> Tables | None:
+def tables_for(method: Method, edges: InEdges) -> Tables | None:
     """Prepare a method for the edges of a CSC. None means that edges are drawn uniformly, which needs no preparation.
-    Arguments are those of ``InEdges``. The tables take 16 bytes per edge (weighted), 12 (temporal) or 4 (LABOR). Raises
+    The tables take 16 bytes per edge (weighted), 12 (temporal) or 4 (LABOR). Raises
     ConfigError: the weights are missing, a weight is NaN, infinite or negative, or times are not integers."""
-    try:
-        edges = InEdges(indptr, indices, weight, time, source_keys, source_time, threads)
+    with blaming(ConfigError, of=ValueError):
         return method.rules.tables(edges, f"method {METHODS.plugins().get(method.value, method.value)}")
-    except ValueError as error:
-        raise ConfigError(str(error)) from error

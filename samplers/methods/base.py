@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from traceback import extract_tb
+from typing import NotRequired, TypedDict, Unpack
 
 import numpy as np
 
@@ -19,6 +20,15 @@ from atta.samplers.hashing import GOLDEN, mix64
 _BITS = (1 << 64) - 1
 BY_NAME = 255
 """Number of all methods of plug-ins: messages have their names."""
+
+
+class EdgeDraws(TypedDict):
+    """How in-edges are drawn: keywords of all that draw, see ``Hop``. Without ``renewed`` it is 0."""
+
+    fan_out: int
+    replace: bool
+    stream_key: int
+    renewed: NotRequired[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +86,11 @@ class Picks:
 Draw = Callable[[Hop], Picks]
 
 
+def numbers_of(how: EdgeDraws) -> tuple[int, bool, int, int]:
+    """Fan-out, whether with replacement, stream key and ``renewed``."""
+    return how["fan_out"], how["replace"], how["stream_key"], how.get("renewed", 0)
+
+
 class InNumpy:
     """A method in numpy, prepared for the edges of one type. Safe to use from several threads."""
 
@@ -94,12 +109,9 @@ class InNumpy:
         rows: np.ndarray,
         vertex_keys: np.ndarray | None,
         *,
-        fan_out: int,
-        replace: bool,
-        stream_key: int,
-        renewed: int,
         trees: np.ndarray | None,
         times: np.ndarray | None,
+        **how: Unpack[EdgeDraws],
     ) -> Picks:
         """Draw for ``rows`` (int [m], positions in the graph): int32 counts, int64 positions.
 
@@ -110,6 +122,7 @@ class InNumpy:
             does not have.
             AttaError: the method has failed.
         """
+        fan_out, replace, stream_key, renewed = numbers_of(how)
         if fan_out < -1:
             raise ValueError(f"fan_out: {fan_out} must be -1 (all) or >= 0")
         if replace and not self._may_replace:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, blaming, known_name
 from atta.observe.plugins import OpenRegistry
 from atta.samplers.operators.base import Batch, Bounds, Operator, Sampled, Subgraph, first_seen, sample_locally
 from atta.samplers.operators.layers import FastGcn, Ladies
@@ -83,18 +83,14 @@ def make_operator(name: str, options: str) -> Operator:
     kind: Any = OPERATORS[name]
     if len(options) > MAX_OPTIONS:
         raise ConfigError(f"operator {name!r}: {len(options)} characters of options, at most {MAX_OPTIONS}")
-    try:
+    with blaming(ConfigError, f"operator {name!r}: its options are not JSON", of=(ValueError, RecursionError)):
         given = json.loads(options or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"operator {name!r}: its options are not JSON: {error}") from None
     if not isinstance(given, dict):
         raise ConfigError(f"operator {name!r}: its options are not a JSON object")
     _check_options(name, kind, given)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    try:
+    with blaming(ConfigError, f"operator {name!r}", of=TypeError):
         operator: Operator = kind(**values)
-    except TypeError as error:
-        raise ConfigError(f"operator {name!r}: {error}") from None
     return operator
 
 
@@ -103,8 +99,7 @@ def _check_options(name: str, kind: Any, given: Mapping[str, object]) -> None:
         return
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     for option in given:
-        if option not in fields:
-            raise UnknownNameError.of(f"option of operator {name!r}:", option, fields)
+        known_name(f"option of operator {name!r}:", option, fields)
     for option, field in fields.items():
         if field.default is field.default_factory is dataclasses.MISSING and option not in given:
             raise ConfigError(f"operator {name!r}: option {option!r} is missing")

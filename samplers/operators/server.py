@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.samplers import kernels
 from atta.samplers.arguments import whole
 from atta.samplers.hashing import hash_string, stream_key
@@ -76,8 +76,7 @@ class ExpansionAware:
         whole("max_hop", self.max_hop, 0, _MAX_HOPS)
         whole("fanout", self.fanout, -1, MAX_VERTICES)
         whole("resample", self.resample, 0, (1 << 63) - 1)
-        if self.select not in _SELECTIONS:
-            raise UnknownNameError.of("selection (select)", self.select, _SELECTIONS)
+        known_name("selection (select)", self.select, _SELECTIONS)
 
     def run(self, batch: Batch) -> Program[Sampled]:
         return _grow(batch, 0 if self.fanout == 0 else self.max_hop, _everybody if self.fanout < 0 else self._choose)

@@ -188,7 +188,7 @@ def check_mutable_table(self: MutableTable) -> None:
     assert self.first_row >= 0, f"the first row is {self.first_row}"
     assert last <= self.spec.limit, f"rows {self.first_row}..{last} of {self.spec.limit}"
     assert rows >= self.created_rows, f"{rows} rows are left of {self.created_rows}"
-    assert self._step >= 0, f"step {self._step}"
+    assert self.step >= 0, f"step {self.step}"
     validate(self._sequences)
 
 

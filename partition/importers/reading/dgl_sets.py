@@ -27,12 +27,12 @@ from atta.partition.importers.reading.source import (
     arrow_csv,
     distinct_ids,
     entries,
-    first_line,
     named_file,
     open_content,
     pa,
     pc,
     read_description,
+    unreadable,
 )
 
 _BLOCK = 16 << 20
@@ -108,20 +108,19 @@ class CsvFile:
 
     @contextlib.contextmanager
     def _reader(self, names: Sequence[str]) -> Iterator[Any]:
-        try:
-            with open_content(self.path) as content:
-                yield arrow_csv.open_csv(
-                    content,
-                    read_options=arrow_csv.ReadOptions(block_size=_BLOCK),
-                    parse_options=arrow_csv.ParseOptions(delimiter=self.separator),
-                    convert_options=arrow_csv.ConvertOptions(
-                        column_types=dict.fromkeys(names, pa.string()),
-                        include_columns=list(names),
-                        strings_can_be_null=False,
-                    ),
-                )
-        except (OSError, ValueError, TypeError) as error:  # Arrow's errors are ValueErrors
-            raise DataError(self.path, f"not a readable csv file: {first_line(error)}") from None
+        # Arrow's errors are ValueErrors
+        no_csv = unreadable(self.path, "not a readable csv file", (OSError, ValueError, TypeError))
+        with no_csv, open_content(self.path) as content:
+            yield arrow_csv.open_csv(
+                content,
+                read_options=arrow_csv.ReadOptions(block_size=_BLOCK),
+                parse_options=arrow_csv.ParseOptions(delimiter=self.separator),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()),
+                    include_columns=list(names),
+                    strings_can_be_null=False,
+                ),
+            )
 
 
 def _all_match(cells: Any, form: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -68,7 +69,7 @@ def name_bytes(where: str | Path, names: Sequence[str]) -> npt.NDArray[np.uint8]
     return rows
 
 
-class EdgeStream:
+class EdgeStream(AbstractContextManager["EdgeStream"]):
     """Writes one edge type in chunks, and the reverses that the options ask for. With ``undirected``, the missing
     reverses of edges inside one node type are appended at the end, so the stored edges keep their ids. Edges between
     two types get a second edge type with the relation ``rev_<relation>``. With ``reverse``, all edges get this second
@@ -127,9 +128,6 @@ class EdgeStream:
             chosen = np.flatnonzero(src[lo:hi] != dst[lo:hi] if marked is None else marked[lo:hi]) + lo
             self._forward.append(dst[chosen], src[chosen], {name: rows[chosen] for name, rows in tables.items()})
             self._options.progress.advance(hi - lo)
-
-    def __enter__(self) -> EdgeStream:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._symmetric:

@@ -25,10 +25,10 @@ from atta.partition.importers.reading.source import (
     ImportOptions,
     as_ids,
     entries,
-    first_line,
     named_file,
     read_description,
     state_classes,
+    unreadable,
 )
 
 _CLASSES = [
@@ -257,7 +257,7 @@ def _topology(path: Path, options: ImportOptions) -> _Graph:
     """A graph whose edges are sorted by destination; vertices are numbered through all node types."""
     parts = _parts(path)
     plain = parts.get("independent_tensors", {})
-    try:
+    with unreadable(path, "not a graph of GraphBolt", _WRONG):
         indptr, indices = plain["indptr"].numpy(), plain["indices"].numpy()
         kinds = plain["type_per_edge"].numpy() if "type_per_edge" in plain else None
         relations = {str(name): int(number) for name, number in parts.get("edge_type_to_id", {_EDGE: 0}).items()}
@@ -266,8 +266,6 @@ def _topology(path: Path, options: ImportOptions) -> _Graph:
         counts = {t: int(starts[order[t] + 1] - starts[order[t]]) for t in sorted(order, key=lambda t: order[t])}
         of_nodes = {str(n): t.numpy() for n, t in parts.get("node_attributes", {}).items()}
         of_edges = {str(n): t.numpy() for n, t in parts.get("edge_attributes", {}).items()}
-    except _WRONG as error:
-        raise DataError(path, f"not a graph of GraphBolt: {first_line(error)}") from None
     if _NUMBERS in of_nodes:
         raise DataError(path, "a part of a graph that GraphBolt partitioned: import the NAME.json of all parts")
     original = of_edges.pop(_ORIGINAL, None)
@@ -313,13 +311,11 @@ def part_edges(path: Path) -> tuple[Array, Array, Array]:
     numbering of the whole graph, HALO included. Raises DataError if the part is damaged, or its edges have no
     numbers."""
     parts = _parts(path)
-    try:
+    with unreadable(path, "not a part of a graph of GraphBolt", _WRONG):
         plain, nodes = parts["independent_tensors"], parts["node_attributes"][_NUMBERS].numpy().astype(np.int64)
         src, degrees = plain["indices"].numpy().astype(np.int64), np.diff(plain["indptr"].numpy())
         numbers = parts.get("edge_attributes", {}).get(_NUMBERS)
         ends = nodes[src], nodes[np.repeat(np.arange(len(degrees)), degrees)]
-    except _WRONG as error:
-        raise DataError(path, f"not a part of a graph of GraphBolt: {first_line(error)}") from None
     if numbers is None or not len(numbers) == len(ends[0]) == len(ends[1]):
         raise DataError(path, "the edges of this part have no numbers: partition with store_eids=True")
     return ends[0], ends[1], numbers.numpy().astype(np.int64)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.parsers import expat
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.importers.matrix import check_count, quoted
-from atta.partition.importers.reading.source import ImportOptions, first_line, open_content
+from atta.partition.importers.reading.source import ImportOptions, first_line, open_content, unreadable
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -46,10 +46,9 @@ def read_gml(source: Path) -> nx.Graph[Any]:
     begin = next((found.end() for found in _GRAPH.finditer(text) if found[1]), None)
     if begin is None:
         raise DataError(source, "not readable as GML: it holds no graph")
-    try:
+    # networkx does not check all that it looks up
+    with unreadable(source, "not readable as GML", Exception):
         graph: nx.Graph[Any] = nx.parse_gml(f"{text[:begin]} multigraph 1 {text[begin:]}", label="id")
-    except Exception as error:  # networkx does not check all that it looks up
-        raise DataError(source, f"not readable as GML: {first_line(error)}") from None
     return graph
 
 
@@ -129,10 +128,9 @@ def _refuse_entities(source: Path) -> None:
     parser.StartElementHandler = lambda *_: begun.append(True)  # declarations stand before the first element
     with open_content(source) as file:
         while not begun and (piece := file.read(_PIECE)):
-            try:
+            # LookupError: the encoding is unknown
+            with blaming(DataError, source, "not readable as GraphML", of=(expat.ExpatError, LookupError)):
                 parser.Parse(piece)
-            except (expat.ExpatError, LookupError) as error:  # LookupError: the encoding is unknown
-                raise DataError(source, f"not readable as GraphML: {error}") from None
 
 
 def _strip_counted_ids(edges: list[ET.Element], options: ImportOptions) -> None:

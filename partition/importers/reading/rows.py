@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array, csc_array, csr_array
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.observe.packages import load
 from atta.partition.disk.files import chunks
-from atta.partition.importers.reading.source import Array, first_line, open_content, pa, parquet
+from atta.partition.importers.reading.source import Array, first_line, open_content, pa, parquet, unreadable
 
 BLOCK_BYTES = 16 << 20
 """About how much of a table is read at a time."""
@@ -164,10 +164,8 @@ def _has_fractions(path: Path, skip: int) -> bool:
 
 
 def _checked(path: Path, pieces: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    try:
+    with unreadable(path, f"not a readable {''.join(path.suffixes)[1:]} file", (OSError, ValueError)):
         yield from pieces()
-    except (OSError, ValueError) as error:
-        raise DataError(path, f"not a readable {''.join(path.suffixes)[1:]} file: {first_line(error)}") from None
 
 
 def parquet_rows(path: Path) -> FileRows:
@@ -202,10 +200,9 @@ def parquet_rows(path: Path) -> FileRows:
 
 def load_array(path: Path) -> Array:
     """Memory-map an ``.npy`` file that holds no objects; raises DataError."""
-    try:
+    # numpy's header parser lets errors of Python's tokenizer through, among others
+    with blaming(DataError, path, "not a readable array", of=Exception, say=str):
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # numpy's header parser lets errors of Python's tokenizer through, among others
-        raise DataError(path, f"not a readable array: {error}") from None
     return array
 
 
@@ -225,7 +222,7 @@ _SPARSE = {"csr": csr_array, "csc": csc_array, "coo": coo_array}
 
 def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
     """Check the arrays of a saved scipy matrix (CSR, CSC, or COO, whose duplicates are added up); raises DataError."""
-    try:
+    with blaming(DataError, path, "not a sparse matrix", of=(KeyError, ValueError, TypeError)):
         shape, kind = tuple(int(n) for n in arrays["shape"]), str(np.asarray(arrays.get("format", "csr")).astype(str))
         if kind not in _SPARSE:
             raise DataError(path, f"a sparse matrix in the format {kind!r}; {', '.join(_SPARSE)} are read")
@@ -234,8 +231,6 @@ def as_csr(arrays: Mapping[str, Array], path: Path) -> csr_array:
         if kind != "coo":  # compiled code later uses the indices without checking them
             made.check_format(full_check=True)
         matrix = csr_array(made)
-    except (KeyError, ValueError, TypeError) as error:
-        raise DataError(path, f"not a sparse matrix: {error}") from None
     if matrix.dtype.kind not in "biuf":
         raise DataError(path, f"a sparse matrix of {matrix.dtype}, wanted are numbers")
     return matrix
@@ -278,12 +273,11 @@ class _ArchiveEntry:
     @classmethod
     def open(cls, archive: zipfile.ZipFile, path: Path, entry: str) -> _ArchiveEntry:
         with archive.open(entry) as file:
-            try:
+            # numpy's header parser lets errors of Python's tokenizer through
+            with unreadable(path, f"{entry}: not a readable array", Exception):
                 first = np.lib.format.read_magic(file) == (1, 0)
                 read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
                 shape, by_columns, dtype = read(file)
-            except Exception as error:  # numpy's header parser lets errors of Python's tokenizer through
-                raise DataError(path, f"{entry}: not a readable array: {first_line(error)}") from None
             if dtype.hasobject:
                 raise DataError(path, f"{entry}: it holds objects, which are not read")
             return cls(path, entry, dtype, shape, by_columns and len(shape) > 1, file.tell())
@@ -309,16 +303,17 @@ class _ArchiveEntry:
     def _values(self, lo: int, hi: int, size: int = 0) -> Iterator[Array]:
         """Read the values from ``lo`` to ``hi`` as they are stored, ``size`` at a time."""
         item = self.dtype.itemsize
-        with _archive(self.path) as archive, archive.open(self.entry) as file:
-            try:
-                file.seek(self.start + lo * item)
-                for first, last in chunks(hi - lo, size or max(2, BLOCK_BYTES // item // 2 * 2)):
-                    content = file.read((last - first) * item)
-                    if len(content) < (last - first) * item:
-                        raise DataError(self.path, f"{self.entry}: the array ends too early")
-                    yield np.frombuffer(content, self.dtype)
-            except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-                raise DataError(self.path, f"{self.entry}: not readable: {first_line(error)}") from None
+        damaged = unreadable(self.path, f"{self.entry}: not readable", _DAMAGED)
+        with _archive(self.path) as archive, archive.open(self.entry) as file, damaged:
+            file.seek(self.start + lo * item)
+            for first, last in chunks(hi - lo, size or max(2, BLOCK_BYTES // item // 2 * 2)):
+                content = file.read((last - first) * item)
+                if len(content) < (last - first) * item:
+                    raise DataError(self.path, f"{self.entry}: the array ends too early")
+                yield np.frombuffer(content, self.dtype)
+
+
+_DAMAGED = OSError, EOFError, zlib.error, zipfile.BadZipFile
 
 
 def _archive(path: Path) -> zipfile.ZipFile:

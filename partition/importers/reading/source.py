@@ -10,6 +10,7 @@ import re
 import shlex
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, Errors, blaming
 from atta.observe.packages import load
 from atta.observe.progress import Progress, Silent
 from atta.partition.disk.files import check_regular, open_regular
@@ -109,6 +110,11 @@ def first_line(error: Exception) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line[:_MESSAGE]) + cure
 
 
+def unreadable(path: Path, what: str, of: Errors) -> AbstractContextManager[None]:
+    """An error ``of`` a library within the block becomes a DataError with its first line."""
+    return blaming(DataError, path, what, of=of, say=first_line)
+
+
 HEAD_BYTES = 64 << 10
 """How much of a file an importer is shown to recognise it."""
 _GZIP = b"\x1f\x8b"
@@ -121,14 +127,12 @@ def open_content(path: Path) -> Iterator[BinaryIO]:
     with open_regular(path) as file:
         packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
-        try:
+        with unreadable(path, "not readable as gzip", (EOFError, gzip.BadGzipFile, zlib.error)):
             if packed:
                 with gzip.open(file) as content:
                     yield cast(BinaryIO, content)
             else:
                 yield file
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(path, f"not readable as gzip: {first_line(error)}") from None
 
 
 def head_of(path: Path) -> bytes:

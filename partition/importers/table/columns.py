@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.source import Array, Mask, first_line, pa, pc
 from atta.partition.importers.table.files import FilePiece, TypeFiles
@@ -69,7 +69,7 @@ def plain(name: str, column: Any) -> Any:
         return plain(name, pc.run_end_decode(column))
     if _is_uuid(kind):
         return _uuids(column.storage if isinstance(column, pa.ExtensionArray) else column)
-    try:
+    with blaming(DataError, "", f"the column {name!r} holds {kind}", of=pa.ArrowInvalid, say=first_line):
         if _is_text(kind):
             return column.cast(pa.large_string())
         if pa.types.is_decimal(kind):
@@ -77,8 +77,6 @@ def plain(name: str, column: Any) -> Any:
             return column.cast(pa.int64()) if kind.scale <= 0 else column.cast(pa.string()).cast(pa.float64())
         if category(kind) == TIMES:
             return column.cast(pa.int32()).cast(pa.int64()) if kind.bit_width == 32 else column.cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        raise DataError("", f"the column {name!r} holds {kind}: {first_line(error)}") from None
     return column
 
 
@@ -254,10 +252,9 @@ class ColumnReader:
         values = plain(self.rule.name, column)
         if self._is_text or self.rule.classes or not pa.types.is_large_string(values.type):
             return values
-        try:  # ids in CSV, which are read as text
+        # ids in CSV, which are read as text
+        with blaming(DataError, "", f"the column {self.rule.name!r}", of=pa.ArrowInvalid):
             return pc.utf8_trim_whitespace(values).cast(pa.from_numpy_dtype(self.dtype))
-        except pa.ArrowInvalid as error:
-            raise DataError("", f"the column {self.rule.name!r}: {error}") from None
 
     def _lists(self, piece: FilePiece, column: Any) -> Array:
         if column.null_count:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError, hint_of
+from atta.errors import hint_of
 from atta.partition.importers.reading.source import (
     ImportOptions,
     Mask,
     arrow_csv,
     arrow_files,
-    first_line,
     open_content,
     pa,
     pc,
+    unreadable,
 )
 from atta.partition.importers.table.schema import Refusals, TypeEntry, kind_of
 
@@ -36,13 +36,9 @@ _LISTED = 20
 """At most this many columns are named in a message."""
 
 
-@contextlib.contextmanager
-def reading(where: Path) -> Iterator[None]:
-    """Raise DataError naming ``where`` for Arrow's errors."""
-    try:
-        yield
-    except (OSError, ValueError, NotImplementedError) as error:  # Arrow's errors are ValueErrors
-        raise DataError(where, f"not readable: {first_line(error)}") from None
+def reading(where: Path) -> AbstractContextManager[None]:
+    """Raise DataError naming ``where`` for Arrow's errors, which are ValueErrors."""
+    return unreadable(where, "not readable", (OSError, ValueError, NotImplementedError))
 
 
 def heading(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.graph.exact import inexact
 from atta.partition.importers.reading.source import Array, Ids, Mask, arrow_csv, as_masks, check_numbers, pa, pc
 from atta.partition.importers.table.columns import TIMES, ColumnReader, category, plain
@@ -228,10 +228,8 @@ def _from_text(files: TypeFiles, piece: FilePiece, name: str, ids: Any) -> Any:
 
 
 def _as_int64(where: Path, name: str, text: Any) -> Any:
-    try:
+    with blaming(DataError, where, f"the column {name!r} has an id that does not fit into 64 bits", of=pa.ArrowInvalid):
         return text.cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        raise DataError(where, f"the column {name!r} has an id that does not fit into 64 bits: {error}") from None
 
 
 def _refuse_strangers(piece: FilePiece, name: str, ends: Any, strange: Any) -> None:

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from atta.cli.options import CommandGroup
 from atta.cli.output import quiet_option, say
 from atta.cli.token import role_option
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 
 _folder = click.argument("folder", type=click.Path(file_okay=False))
 _days = click.IntRange(1, 3650)
@@ -102,11 +102,9 @@ def make_certificate(
     if name == "ca" or not all(path.is_file() for path in paths):
         raise ConfigError(f"{folder}: has no authority (ca.pem, ca.key): make it with `atta cert authority {folder}`")
     names = [x509.UniformResourceIdentifier(f"atta:role/{role}") for role in roles] + [_host_name(h) for h in hosts]
-    try:
+    with blaming(DataError, paths[0], "the authority cannot be read", of=(OSError, ValueError, TypeError), say=str):
         authority = x509.load_pem_x509_certificate(paths[0].read_bytes())
         signer = load_pem_private_key(paths[1].read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(paths[0], f"the authority cannot be read: {error}") from error
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != authority.public_key():
         raise DataError(paths[1], f"is not the key of {paths[0].name}, as `atta cert authority` makes it")
     key = ec.generate_private_key(ec.SECP256R1())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE, Parsed
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, blaming, known_name
 from atta.observe.plugins import OpenRegistry, unknown_name, use
 from atta.observe.settings import Option, Setting, SettingField, named_settings, settings_of
 from atta.wire.parts import AUTO
@@ -290,8 +290,7 @@ def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapp
         name = key.replace("_", "-")
         if name not in known and name in elsewhere:
             raise ConfigError(f"{name}: {elsewhere[name]}")
-        if name not in known:
-            raise UnknownNameError.of("setting", name, known)
+        known_name("setting", name, known)
         if not equals and known[name].kind is not bool:
             raise ConfigError(f"{name}: write it as {name}=VALUE")
         if name in found:
@@ -372,10 +371,8 @@ def config_option(command: Decorated) -> Decorated:
 def _read_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     if path is None:
         return
-    try:
+    with blaming(ConfigError, f"{path}: cannot be read as TOML", of=(OSError, ValueError), say=str):
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
     options = {_key(p): p for p in ctx.command.params if p.name not in ("config", "help") and p.name}
     found: dict[str, Any] = {}
     for key, value in sorted(

@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.observe.lastwords import printable
 from atta.observe.packages import need
 from atta.observe.settings import SIZES, amount_of
@@ -220,7 +220,7 @@ class _Picture(_ToWrite):
 
 
 def _check_file(option: str, path: Path) -> None:
-    with _named(option, path):
+    with blaming(ConfigError, f"{option} {path}"):  # as of a folder that may not be entered
         if path.is_dir():
             raise ConfigError(f"{option} {path}: it is a folder; wanted is the name of a file")
         if path.exists() and not os.access(path, os.W_OK):
@@ -234,17 +234,8 @@ def check_folder(option: str, path: str | Path) -> None:
     if "://" in str(path):
         return  # object storage, which is tried when it is used
     folder = Path(path)
-    with _named(option, folder):
+    with blaming(ConfigError, f"{option} {folder}"):
         _check_writable(option, folder, next((p for p in (folder, *folder.absolute().parents) if p.exists()), folder))
-
-
-@contextmanager
-def _named(option: str, path: Path) -> Iterator[None]:
-    """Let what the system says about ``path``, as of a folder that may not be entered, name the option."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: {error.strerror}") from None
 
 
 def _check_writable(option: str, path: Path, folder: Path) -> None:
@@ -252,11 +243,8 @@ def _check_writable(option: str, path: Path, folder: Path) -> None:
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "there is no such folder"
         raise ConfigError(f"{option} {path}: {folder}: {problem}")
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: {folder}: cannot be written to: {error.strerror}") from None
+    with blaming(ConfigError, f"{option} {path}: {folder}: cannot be written to"), tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 TO_WRITE = _ToWrite()

@@ -14,7 +14,7 @@ import click
 
 from atta.cli.options import CommandGroup
 from atta.cli.output import DURATION, TO_WRITE, echo, printer, quiet_option, say
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.wire.credentials import rewrite, write_private
 from atta.wire.tokens import Role, TokenFile, issue, parse_roles, read_tokens
 
@@ -106,10 +106,8 @@ def revoke(path: str, token_id: str, *, quiet: bool) -> None:
 def _changed(path: str) -> Iterator[Callable[[Callable[[TokenFile], TokenFile]], None]]:
     """Yield a function that changes the file, while no other command does."""
     real = Path(os.path.realpath(path))  # the same lock by whatever name
-    try:
+    with blaming(ConfigError, f"--tokens {path}: cannot write"):
         lock = real.with_name(f".{real.name}.lock").open("w")
-    except OSError as error:
-        raise ConfigError(f"--tokens {path}: cannot write: {error.strerror}") from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lambda change: rewrite(path, change(read_tokens(path) if real.exists() else TokenFile({})).text())

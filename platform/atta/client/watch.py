@@ -4,6 +4,7 @@ differences of its counters between two samples, by the daemon's own clock."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def _session_rates(before: SessionFigures | None, after: SessionFigures, elapsed
     return SessionRates(after, (after.taken - taken) / elapsed, (after.seeds - seeds) / elapsed)
 
 
-class Watch:
+class Watch(AbstractContextManager["Watch"]):
     """Samples the daemons of a cluster, a target of ``atta.connect``. ``deadline_s``: how long a daemon may take before
     it counts as silent."""
 
@@ -206,9 +207,6 @@ class Watch:
         """Close all connections."""
         for connection in self._connections.values():
             connection.close()
-
-    def __enter__(self) -> Watch:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

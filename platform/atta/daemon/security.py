@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from atta.daemon.admission import Admitted, CallGuard, Proof, Refusal, end_of
 from atta.daemon.config import DaemonConfig
 from atta.daemon.services.rooms import Debts
-from atta.errors import AttaError, ConfigError, DataError, NotAllowedError, NotAuthenticatedError
+from atta.errors import AttaError, ConfigError, DataError, NotAllowedError, NotAuthenticatedError, blaming
 from atta.observe.answering import App, bounded_listener, json_answer, refusal, run_aside
 from atta.observe.machine.threads import aside
 from atta.observe.metrics import metrics_app
@@ -98,10 +98,9 @@ class ServedCertificate:
         found, _ = self._files.read()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
+        # the files were good a moment ago
+        with blaming(DataError, self._files.cert, "is being replaced", of=(ssl.SSLError, OSError), say=str):
             context.load_cert_chain(self._files.cert, self._files.key)
-        except (ssl.SSLError, OSError) as error:  # they were good a moment ago
-            raise DataError(self._files.cert, f"is being replaced: {error}") from error
         return _Served(found, context)
 
     def for_grpc(self) -> grpc.ServerCredentials:
@@ -240,10 +239,8 @@ class DaemonSecurity:
         """Serve ``app`` over HTTPS to those who may call ``method(path)``; returns what ends it. A browser asks for a
         name and a password: the password is the token. Raises ConfigError: the port of ``option`` is in use."""
         guarded = _guarded(app, self.guard, method, 'Basic realm="atta", charset="UTF-8"')
-        try:
+        with blaming(ConfigError, f"{option} {host}:{port}: cannot listen there"):
             return run_aside(_serving(host, port, guarded, self._certificate), "atta-page")
-        except OSError as error:
-            raise ConfigError(f"{option} {host}:{port}: cannot listen there: {error.strerror or error}") from error
 
 
 def _places(config: DaemonConfig) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, UnknownNameError
+from atta.errors import ConfigError, NonFiniteError, QuotaExceededError, UnknownClientError, known_name
 from atta.kvstore.parameters import JOB_LEASES, ParameterSpec, WeightVersions, checked_vector
 
 
@@ -337,8 +337,7 @@ class ParameterJobs:
 
     def get(self, name: str, now: float) -> WeightsJob:
         """The job of that name. Raises UnknownNameError: there is none, or all its members were silent for too long."""
-        if name not in self._jobs:
-            raise UnknownNameError.of("job with weights", name, self._jobs)
+        known_name("job with weights", name, self._jobs)
         self._heard[name] = now
         return self._jobs[name]
 

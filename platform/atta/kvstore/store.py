@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, blaming
 from atta.kvstore import codecs
 from atta.kvstore.disk import NOTHING_ON_DISK, DiskTable
 from atta.kvstore.live.book import Rows
@@ -123,7 +124,7 @@ class Store:
         table, its rows and their positions, which are written together with these. ``turn``: of the batch, where rows are
         on the disk. Raises ConfigError: a row outside the partition; DataError: the file cannot be read."""
         table = self.table(node_type, name, source)
-        try:
+        with self._blaming(table):
             if table.disk is not None:
                 table.disk.gather(rows, out, positions, turn)
                 if beside is not None:
@@ -132,8 +133,6 @@ class Store:
                 kernels.gather_rows(table.data, rows, out, positions=positions, threads=self.threads)
             else:
                 kernels.gather_merged([(table.data, rows, positions), beside], out)
-        except ValueError as error:
-            raise self._blaming(table, error) from error
 
     def pack(self, tables: Sequence[Table], rows: np.ndarray, prefix: bytes, codec: str = "") -> bytes:
         """A message: ``prefix``, then the bytes of ``rows`` of each table. Without a codec it is made with one copy.
@@ -142,10 +141,8 @@ class Store:
             return prefix + self._encoded(tables, rows, codec)
         if any(table.disk is not None for table in tables):
             return prefix + b"".join(self._taken(table, rows).tobytes() for table in tables)
-        try:
+        with self._blaming(tables[0]):
             return kernels.pack_rows(prefix, [table.data for table in tables], rows)
-        except ValueError as error:
-            raise self._blaming(tables[0], error) from error
 
     def pack_sums(
         self, table: Table, rows: np.ndarray, counts: np.ndarray, weights: np.ndarray | None, prefix: bytes, *,
@@ -156,10 +153,8 @@ class Store:
         held = table.data
         if table.disk is not None:
             held, rows = self._taken(table, rows), np.arange(len(rows))
-        try:
+        with self._blaming(table):
             return pack_sums(prefix, [held], rows, counts, weights, shifts=shifts, width=width)
-        except ValueError as error:
-            raise self._blaming(table, error) from error
 
     def largest(self, table: Table, source: int = 0) -> np.ndarray:
         """The largest absolute values of a table's columns, see ``kernels.sums.largest``; ``source``: see ``table``."""
@@ -179,10 +174,8 @@ class Store:
         return b"".join(blocks)
 
     def _taken(self, table: Table, rows: np.ndarray) -> np.ndarray:
-        try:
+        with self._blaming(table):
             return kernels.taken(table.data, rows) if table.disk is None else table.disk.taken(rows, table.data)
-        except ValueError as error:
-            raise self._blaming(table, error) from error
 
-    def _blaming(self, table: Table, error: ValueError) -> ConfigError:
-        return ConfigError(f"part {self.part}, table {table.node_type}/{table.name}: {error}")
+    def _blaming(self, table: Table) -> AbstractContextManager[None]:
+        return blaming(ConfigError, f"part {self.part}, table {table.node_type}/{table.name}", of=ValueError)

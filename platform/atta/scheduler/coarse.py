@@ -42,18 +42,10 @@ def balance(sample_ms: float | None, train_ms: float | None, queued: float, empt
     return ratio / max(queued, empty_queue)
 
 
-def launch_score(
-    gap_ms: float,
-    *,
-    utilisation: float,
-    queued: float,
-    sample_ms: float | None,
-    train_ms: float | None,
-    config: SchedulerConfig,
-) -> float:
+def launch_score(gap_ms: float, pace: Pace, config: SchedulerConfig, *, utilisation: float, queued: float) -> float:
     """The launch score, with Q0 and the floor of f."""
     room = max(headroom(utilisation), config.least_headroom)
-    return gap_ms * room * balance(sample_ms, train_ms, queued, config.empty_queue)
+    return gap_ms * room * balance(pace.sample_ms, pace.train_ms, queued, config.empty_queue)
 
 
 def threshold(sample_ms: float, config: SchedulerConfig) -> float:
@@ -303,14 +295,8 @@ def view(session: ScheduledSession, load: Load, now: float, config: SchedulerCon
     """``session`` at time ``now`` (seconds of the scheduler's clock)."""
     pace, score = session.pace, 0.0
     if session.last_launch > -math.inf:
-        score = launch_score(
-            1e3 * max(now - session.last_launch, 0.0),
-            utilisation=load.percent,
-            queued=session.line[0],
-            sample_ms=pace.sample_ms,
-            train_ms=pace.train_ms,
-            config=config,
-        )
+        gap_ms = 1e3 * max(now - session.last_launch, 0.0)
+        score = launch_score(gap_ms, pace, config, utilisation=load.percent, queued=session.line[0])
     return SessionView(
         session.name,
         len(session.batches),

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from atta.errors import UnknownNameError
+from atta.errors import known_name
 from atta.scheduler.coarse import Load, ScheduledSession, launch_score
 from atta.scheduler.config import SchedulerConfig
 
@@ -54,9 +54,7 @@ def by_score(session: ScheduledSession, load: Load, now: float, config: Schedule
         return 0.0
     gap_ms = 1e3 * (now - session.last_launch)
     # The score is proportional to the gap, so the gap at which it reaches sigma is known.
-    per_ms = launch_score(
-        1.0, utilisation=load.percent, queued=finished, sample_ms=pace.sample_ms, train_ms=pace.train_ms, config=config
-    )
+    per_ms = launch_score(1.0, pace, config, utilisation=load.percent, queued=finished)
     missing_ms = pace.sigma / per_ms - gap_ms if per_ms > 0 else math.inf
     return 0.0 if missing_ms <= 0 else min(max(missing_ms / 1e3, 1e-3), config.sleep_s)
 
@@ -101,7 +99,4 @@ POLICIES: dict[str, Policy] = {
 
 def policy_named(name: str) -> Policy:
     """The policy of this name; raises UnknownNameError, which suggests the nearest one."""
-    found = POLICIES.get(name)
-    if found is None:
-        raise UnknownNameError.of("scheduling policy", name, POLICIES)
-    return found
+    return POLICIES[known_name("scheduling policy", name, POLICIES)]

@@ -48,7 +48,7 @@ class TakenBatches:
     cpu_s: float
 
 
-class Consumers:
+class Consumers(contextlib.AbstractContextManager["Consumers"]):
     """A process per rank, until the block ends. They are processes, as trainers are. Threads of one process would wait
     for each other, and the daemons would have the processors' caches for themselves meanwhile."""
 
@@ -85,9 +85,6 @@ class Consumers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-    def __enter__(self) -> Consumers:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:  # others may be in the midst of an epoch

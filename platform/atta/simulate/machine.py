@@ -120,7 +120,8 @@ class Machine:
                     self.held += 1
                     self.most_held = max(self.most_held, self.held)
                 case events.BatchReady(batch=batch):
-                    self._on_loop(self._costs.batch_us, self._hand_over, batch)
+                    seconds = self._model.second * self._model.profile.batch_us
+                    self._on_loop(self._costs.batch_us, self._consumer.run, 0.0, seconds, self._deliver, batch)
                 case events.WakeAt(when=when):
                     self._wake += 1
                     self._clock.at(when, self._tick, self._wake)
@@ -231,17 +232,14 @@ class Machine:
     def serve(self, other: Machine, part: _OwnersPart) -> None:
         """A request of another machine has arrived."""
         requests, seconds = part.of.stands_for, self._seconds(part.of.price.serve, part)
-        then = (self.serving.run, part.of.since, seconds, self._answer, other, part)
-        self._on_loop(self._costs.request_us * requests, *then)
-
-    def _answer(self, other: Machine, part: _OwnersPart) -> None:
-        self._switch.send(self.port, other.port, part.units * part.of.price.answer_bytes, other.receive, part)
+        nbytes = part.units * part.of.price.answer_bytes
+        answer = self._switch.send, self.port, other.port, nbytes, other.receive, part
+        self._on_loop(self._costs.request_us * requests, self.serving.run, part.of.since, seconds, *answer)
 
     def receive(self, part: _OwnersPart) -> None:
         """The answer to a request has arrived. Threads that serve take in what has come before they serve more."""
         requests, seconds = part.of.stands_for, self._seconds(part.of.price.receive, part)
-        then = (self.serving.run, -math.inf, seconds, self._answered, part.of)
-        self._on_loop(self._costs.answer_us * requests, *then)
+        self._on_loop(self._costs.answer_us * requests, self.serving.run, -math.inf, seconds, self._answered, part.of)
 
     def _seconds(self, price: Linear, part: _OwnersPart) -> float:
         """CPU time of one end of the requests that ``part`` stands for."""
@@ -264,9 +262,6 @@ class Machine:
                 self._is_here(later)
 
     # -- the trainer ---------------------------------------------------------------------------------------------------
-
-    def _hand_over(self, batch: int) -> None:
-        self._consumer.run(0.0, self._model.second * self._model.profile.batch_us, self._deliver, batch)
 
     def _deliver(self, batch: int) -> None:
         self._queue.add(batch)

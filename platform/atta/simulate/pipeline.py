@@ -116,8 +116,10 @@ class PipelineOutcome:
 
 @dataclass
 class _Trainer:
-    """A machine's trainer and its workers. ``idle``: workers without a task; ``alive``: all that have started."""
+    """A machine's trainer and its workers. ``first``: the number of its first interval; ``idle``: workers without a task;
+    ``alive``: all that have started."""
 
+    first: int
     progress: PipelineProgress
     hand_out: HandOut
     pool: PoolSize
@@ -143,7 +145,8 @@ class SimulatedPipeline:
             )  # fmt: skip
             hand_out = HandOut(timeout_s=scenario.timeout_s, max_relaunch=scenario.max_relaunch)
             pool = PoolSize(scenario.intervals, limit=scenario.workers, threads=scenario.threads)
-            self._trainers.append(_Trainer(progress, hand_out, pool, threads=scenario.threads))
+            first = rank * scenario.intervals
+            self._trainers.append(_Trainer(first, progress, hand_out, pool, threads=scenario.threads))
         spec = ParameterSpec(
             "simulated", (1,) * scenario.layers, len(everybody), "summed", VectorStep("sgd", 0.0), "<f8",
             scenario.staleness, max_updates=scenario.epochs,
@@ -186,9 +189,8 @@ class SimulatedPipeline:
 
     def _step(self, trainer: _Trainer) -> None:
         progress, now = trainer.progress, self._clock.now
-        first = self._trainers.index(trainer) * self._is.intervals
         for work in progress.wanting():
-            found = self._job.begin(first + work.interval, work.epoch)
+            found = self._job.begin(trainer.first + work.interval, work.epoch)
             if found is not None and found.values is not None:
                 progress.begun(work.interval, work.epoch, found.version)
         for work in progress.ready():
@@ -231,22 +233,19 @@ class SimulatedPipeline:
         if worker not in trainer.alive:
             return
         first = trainer.hand_out.result(worker, work, self._clock.now)
-        self._free(trainer, worker)
-        if first:
-            version = self._version(trainer, work)
-            trainer.progress.end(work)
-            stage = trainer.progress.stages[work.stage]
-            if stage.gives_gradient:
-                at = self._clock.now + self._is.rtt_s
-                self._clock.at(at, self._count, trainer, work, stage.layer, version)
-        self._step(trainer)
-
-    def _free(self, trainer: _Trainer, worker: int) -> None:
-        """A worker has nothing to do; it ends if there are too many."""
         if len(trainer.alive) > trainer.pool.size:
             trainer.alive.discard(worker)
         else:
             trainer.idle.append(worker)
+        if first:
+            begun = self._job.begin(trainer.first + work.interval, work.epoch)
+            assert begun is not None, "the interval has begun this epoch, with some version of the weights"
+            trainer.progress.end(work)
+            stage = trainer.progress.stages[work.stage]
+            if stage.gives_gradient:
+                at = self._clock.now + self._is.rtt_s
+                self._clock.at(at, self._count, trainer, work, stage.layer, begun.version)
+        self._step(trainer)
 
     def _dies(self, trainer: _Trainer, worker: int) -> None:
         if worker in trainer.alive:
@@ -260,18 +259,10 @@ class SimulatedPipeline:
             trainer.coming += 1
             self._clock.at(self._clock.now + self._is.start_s, self._started, trainer)
 
-    def _version(self, trainer: _Trainer, work: Work) -> int:
-        """The version of the weights that the interval has begun this epoch with."""
-        first = self._trainers.index(trainer) * self._is.intervals
-        found = self._job.begin(first + work.interval, work.epoch)
-        assert found is not None, "it has begun"
-        return found.version
-
     def _count(self, trainer: _Trainer, work: Work, layer: int, version: int) -> None:
         """A gradient counts. If it ends an epoch, everybody may go on."""
         before = self._job.weights.version
-        first = self._trainers.index(trainer) * self._is.intervals
-        self._job.push(first + work.interval, work.epoch, layer, version, np.zeros(1))
+        self._job.push(trainer.first + work.interval, work.epoch, layer, version, np.zeros(1))
         trainer.progress.acknowledged(work.interval, work.epoch, layer)
         if self._job.weights.version > before:
             self._ends.append(self._clock.now)

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, blaming, known_name
 from atta.partition.disk.staging import StagedFile
 from atta.samplers.dag.plan import Reduce
 
@@ -190,8 +190,7 @@ class Profile:
         self._check_draws()
         for what, given, known in (("local", self.local, LOCAL_KINDS), ("remote", self.remote, REMOTE_KINDS)):
             for kind in given:
-                if kind not in known:
-                    raise UnknownNameError.of(f"task kind in {what!r}", kind, known)
+                known_name(f"task kind in {what!r}", kind, known)
 
     def _check_draws(self) -> None:
         for name, wanted in (("draws", len(self.fan_outs)), ("vertices", 2)):
@@ -215,10 +214,8 @@ def load_profile(path: str | Path) -> Profile:
         raise DataError(path, f'is not a profile: "format" must be "{FORMAT}"')
     if (version := document.pop("version", None)) != VERSION:
         raise DataError(path, f"is a profile of version {version!r}, this release reads version {VERSION}")
-    try:
+    with blaming(DataError, path, of=ConfigError):
         made = _value(Profile, document, "")
-    except ConfigError as error:
-        raise DataError(path, str(error)) from error
     assert isinstance(made, Profile)
     return made
 
@@ -283,8 +280,7 @@ def _record(kind: Any, given: Any, name: str) -> Any:
     fields, types = dataclasses.fields(kind), _types(kind)
     inside = f" of {name}" if name else ""
     for key in given:
-        if key not in types:
-            raise UnknownNameError.of(f"field{inside}", key, types)
+        known_name(f"field{inside}", key, types)
     for f in fields:
         if f.name not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ConfigError(f"field {f.name!r}{inside} is missing")

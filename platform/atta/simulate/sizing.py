@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.disk.files import FileRecord
 from atta.partition.graph.needs import BARE_BYTES
@@ -143,10 +143,8 @@ def _instance(entry: Any, where: str, size: Callable[[str], int], rate: Callable
         raise ConfigError(f"{where}: price is {price!r}, must be a number of at least 0")
     values: dict[str, Any] = {}
     for key, read in (("memory", size), ("link", rate)):
-        try:
+        with blaming(ConfigError, f"{where}: {key}", of=ValueError):
             values[key] = read(str(entry[key]))
-        except ValueError as error:
-            raise ConfigError(f"{where}: {key}: {error}") from None
     return Instance(name, cores, values["memory"], values["link"], float(price))
 
 

@@ -322,19 +322,14 @@ class Meeting:
             notes.put(f"ready/{attempt}/{self._rank}", b"")
             with contextlib.suppress(PartedError):
                 notes.wait(ready)
-                with self._connect(f"{name}-{attempt}"):
+                with contextlib.ExitStack() as connections:
+                    for group in self.groups:
+                        connections.enter_context(group.connection(f"{name}-{attempt}"))
                     result = action()
                 notes.put(f"done/{self._rank}", json.dumps(result).encode())
                 here = True
             attempt += 1
         return json.loads(notes.get(f"done/{self._rank}", most=_MOST_RESULT)), here
-
-    @contextlib.contextmanager
-    def _connect(self, attempt: str) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for group in self.groups:
-                stack.enter_context(group.connection(attempt))
-            yield
 
 
 def meet_once(device: torch.device) -> Meeting:

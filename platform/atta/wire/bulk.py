@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, blaming
 from atta.partition.graph.strings import as_strings, to_rows, to_strings
 from atta.protos.v1 import graph_pb2, kv_pb2, query_pb2, session_pb2, table_pb2, weights_pb2
 from atta.samplers.arguments import integers
@@ -177,11 +177,9 @@ class UnseenVertices:
             raise ConfigError('new: must have features, "x", and by edge type "edges" from vertices of the graph')
         if other := sorted({*map(str, given)} - {"x", "edges"}):
             raise UnknownNameError.of("field of new vertices", other[0], ("x", "edges"))
-        try:
-            with np.errstate(over="ignore"):
-                x = np.asarray(given.get("x"), np.float32)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"x: must be numbers: {error}") from None
+        no_numbers = blaming(ConfigError, "x: must be numbers", of=(TypeError, ValueError, OverflowError))
+        with no_numbers, np.errstate(over="ignore"):
+            x = np.asarray(given.get("x"), np.float32)
         if x.ndim != 2 or len(x) != len(ids):
             raise ConfigError(f"x: must be a row of features for each of {len(ids)} ids, not of shape {list(x.shape)}")
         places, edges = {name: place for place, name in enumerate(ids.tolist())}, {}

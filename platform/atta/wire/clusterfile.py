@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError, UnavailableError
+from atta.errors import AttaError, ConfigError, DaemonEndedError, DataError, UnavailableError, blaming
 from atta.observe.lastwords import first_line
 from atta.observe.packages import load
 from atta.wire.parts import Addresses, as_parts, check_keys, groups_of, parts_text, read_toml, replicas_of
@@ -130,10 +130,8 @@ def _by_partition(path: str | Path, found: Mapping[range, tuple[str, ...]]) -> d
     }
     if sorted(named) != list(range(len(named))):
         raise ConfigError(f"{path}: partitions {sorted(named)} are named; they must run from 0 without gaps")
-    try:
+    with blaming(ConfigError, path, of=ConfigError):
         groups_of(named)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
     return named
 
 
@@ -143,10 +141,8 @@ def _parts_of(path: str | Path, entry: Mapping[str, Any]) -> range:
     known = isinstance(parts, list) and all(isinstance(p, int) and not isinstance(p, bool) and p >= 0 for p in parts)
     if not parts or not known or ("part" in entry) == ("parts" in entry):
         raise _incomplete(path)
-    try:
+    with blaming(ConfigError, path, of=ConfigError):
         return as_parts(parts)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _incomplete(path: str | Path) -> ConfigError:

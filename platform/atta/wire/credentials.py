@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from grpc.experimental import ChannelOptions
 
-from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError, UnavailableError
+from atta.errors import AttaError, ConfigError, DataError, NotAuthenticatedError, UnavailableError, blaming
 from atta.wire import rpc
 from atta.wire.parts import check_keys
 from atta.wire.pieces import MethodStub
@@ -37,10 +37,8 @@ def stamp_of(*paths: str) -> Stamp:
 
 
 def _stat(path: str) -> tuple[int, int, int, int]:
-    try:
+    with blaming(DataError, path, "cannot be read"):
         found = os.stat(path)
-    except OSError as error:
-        raise DataError(path, f"cannot be read: {error.strerror}") from error
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -111,10 +109,8 @@ def _no_password() -> NoReturn:
 def _read(path: str) -> bytes:
     if not path:
         return b""
-    try:
+    with blaming(DataError, path, "cannot be read"):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(path, f"cannot be read: {error.strerror}") from error
 
 
 def write_private(path: str | Path, text: str) -> None:
@@ -126,10 +122,8 @@ def rewrite(path: str | Path, text: str) -> None:
     """As ``write_private``, but a file that is there keeps its owner, group and mode, and the links that lead to it.
     Raises ConfigError: it cannot be written, or not so. Then it stays as it is."""
     real = Path(os.path.realpath(path))
-    try:
+    with blaming(ConfigError, f"{path}: cannot write"):
         before = real.stat() if real.exists() else None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot write: {error.strerror}") from error
     _write(real, text, before)
 
 

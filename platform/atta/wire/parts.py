@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, known_name
 
 Addresses = str | tuple[str, ...]
 """Where the daemon of some partitions is, ``host:port``; several: its replicas, the preferred one first."""
@@ -132,8 +132,7 @@ def _number(text: str, where: str) -> int:
 def check_keys(where: str, given: Iterable[object], known: Collection[str]) -> None:
     """Raise UnknownNameError for a key that is none of the ``known`` ones."""
     for key in given:
-        if key not in known:
-            raise UnknownNameError.of(f"key {where}:", key, known)
+        known_name(f"key {where}:", key, known)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

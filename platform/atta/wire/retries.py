@@ -17,22 +17,18 @@ class RetryBudget:
     Threads may share it: a lost update makes it a tenth of a repetition smaller or larger."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._at_once, self._left = at_once, float(at_once)
-
-    @property
-    def left(self) -> float:
-        """Repetitions that are left now."""
-        return self._left
+        self._at_once, self.left = at_once, float(at_once)
+        """``left``: repetitions that are left now."""
 
     def asked(self) -> None:
         """A request is sent, for the first time or again."""
-        self._left = min(self._at_once, self._left + SHARE)
+        self.left = min(self._at_once, self.left + SHARE)
 
     def take(self) -> bool:
         """Whether a request may be repeated soon."""
-        if self._left < 1 + SHARE:
+        if self.left < 1 + SHARE:
             return False
-        self._left -= 1 + SHARE  # ``asked`` gives back the share of the repetition itself
+        self.left -= 1 + SHARE  # ``asked`` gives back the share of the repetition itself
         return True
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.errors import ConfigError, DataError, blaming, known_name
 from atta.wire.parts import check_keys, read_toml
 
 
@@ -94,8 +94,7 @@ def parse_roles(names: Iterable[object]) -> frozenset[Role]:
     known = {role.value: role for role in Role}
     names = list(names)
     for name in names:
-        if name not in known:
-            raise UnknownNameError.of("role", name, known)
+        known_name("role", name, known)
     return frozenset(known[str(name)] for name in names)
 
 
@@ -162,8 +161,7 @@ class TokenFile:
 
     def without(self, token_id: str) -> TokenFile:
         """The file without the entry ``token_id``; raises UnknownNameError where there is none."""
-        if token_id not in self.entries:
-            raise UnknownNameError.of("token", token_id, self.entries)
+        known_name("token", token_id, self.entries)
         return TokenFile({name: entry for name, entry in self.entries.items() if name != token_id})
 
     def text(self) -> str:
@@ -195,10 +193,8 @@ def read_tokens(path: str | Path) -> TokenFile:
     entries = content.get("token", [])
     if not isinstance(entries, list):
         raise ConfigError(f"{path}: entries begin with [[token]]")
-    try:
+    with blaming(ConfigError, path, of=ConfigError):
         return TokenFile.of(map(_entry, entries))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _entry(found: Any) -> TokenEntry:

@@ -15,6 +15,7 @@ from atta.samplers import kernels
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method, tables_for
+from atta.samplers.methods.base import InEdges
 
 TEMPORAL = (Method.TEMPORAL, Method.LAST)
 
@@ -50,7 +51,7 @@ def test_no_edge_comes_from_the_future(seed: int, fan_out: int, method: Method, 
     rows, until = rng.integers(0, 25, 40), rng.integers(-25, 25, 40) * scale
     until[:2] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     replace = replace and method is Method.TEMPORAL
-    tables = tables_for(method, indptr, sources, time=times, threads=2)
+    tables = tables_for(method, InEdges(indptr, sources, time=times, threads=2))
     answers = [
         drawn(indptr, sources, rows, tables, fan_out=fan_out, times=until, replace=replace, threads=t) for t in (1, 2)
     ]
@@ -71,7 +72,7 @@ def test_temporal_draws_are_uniform_among_earlier_edges() -> None:
     degree, known, fan_out, count = 40, 23, 5, 4000
     indptr, sources = np.arange(count + 1) * degree, np.zeros(count * degree, dtype=np.int32)
     order = np.random.default_rng(1).permutation(degree)
-    tables = tables_for(Method.TEMPORAL, indptr, sources, time=np.tile(order, count))
+    tables = tables_for(Method.TEMPORAL, InEdges(indptr, sources, time=np.tile(order, count)))
     found = np.concatenate(
         drawn(indptr, sources, np.arange(count), tables, fan_out=fan_out, times=np.full(count, known - 1))
     )
@@ -87,7 +88,7 @@ def test_labor_takes_each_source_with_probability_k_over_d() -> None:
     degree, fan_out, batches = 60, 7, 3000
     sources = rng.permutation(10_000)[:degree].astype(np.int32)
     indptr, one = np.array([0, degree]), np.array([0])
-    tables = tables_for(Method.LABOR, indptr, sources)
+    tables = tables_for(Method.LABOR, InEdges(indptr, sources))
     seen, sizes = np.zeros(degree), []
     for key in range(batches):
         (found,) = drawn(indptr, sources, one, tables, fan_out=fan_out, stream_key=key * 7919)
@@ -109,7 +110,7 @@ def test_labor_rows_share_their_sources() -> None:
     """
     sources = np.concatenate([np.arange(50), np.arange(50), np.arange(20)]).astype(np.int32)
     indptr, fan_out = np.array([0, 50, 100, 120]), 10
-    tables = tables_for(Method.LABOR, indptr, sources)
+    tables = tables_for(Method.LABOR, InEdges(indptr, sources))
     for key in range(200):
         a, b, c = drawn(indptr, sources, np.arange(3), tables, fan_out=fan_out, stream_key=key)
         assert np.array_equal(sources[a], sources[b])
@@ -122,7 +123,7 @@ def test_labor_rows_share_their_sources() -> None:
 def test_labor_is_brute_force_in_any_lane(seed: int, fan_out: int) -> None:
     """The vector code and plain arithmetic agree. A row alone, or in pieces, gives the same as the whole."""
     indptr, sources = some_rows(seed)
-    tables = tables_for(Method.LABOR, indptr, sources, source_keys=np.arange(1000) * 3)
+    tables = tables_for(Method.LABOR, InEdges(indptr, sources, source_keys=np.arange(1000) * 3))
     rows = np.arange(25)
     found = drawn(indptr, sources, rows, tables, fan_out=fan_out, stream_key=seed)
 
@@ -192,7 +193,7 @@ def test_methods_refuse_what_they_cannot_do() -> None:
     with pytest.raises(ConfigError, match="integers"):
         LocalSampler(LocalGraph.from_edges([0], [1], 2, time=[0.5]), method="last")
     indptr, sources = np.array([0, 2]), np.zeros(2, dtype=np.int32)
-    other = tables_for(Method.LABOR, np.array([0, 3]), np.zeros(3, dtype=np.int32))
+    other = tables_for(Method.LABOR, InEdges(np.array([0, 3]), np.zeros(3, dtype=np.int32)))
     with pytest.raises(ValueError, match="other edges"):
         drawn(indptr, sources, np.array([0]), other, fan_out=1)
     with pytest.raises(ValueError, match="trees"):

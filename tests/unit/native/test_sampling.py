@@ -15,6 +15,7 @@ from atta.samplers import kernels
 from atta.samplers.hashing import permutation, stream_key
 from atta.samplers.kernels import beside
 from atta.samplers.methods import Method, tables_for
+from atta.samplers.methods.base import InEdges
 
 Csc = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -93,7 +94,7 @@ def test_sources_and_edge_ids_may_lie_side_by_side(
     options: dict[str, Any] = {"fan_out": fan_out, "replace": False, "stream_key": seed, "threads": threads}
     if method != "none":
         weight, time = rng.random(len(indices)), np.sort(rng.integers(0, 9, len(indices)))
-        options["method"] = tables_for(Method(method), indptr, indices, weight=weight, time=time)
+        options["method"] = tables_for(Method(method), InEdges(indptr, indices, weight=weight, time=time))
         options["times"] = np.full(len(rows), 5)
     paired = kernels.resident_beside(indices, edge_ids)
     assert beside(*paired)[0] is paired[0]  # it is not copied

@@ -17,6 +17,7 @@ from atta.samplers import kernels
 from atta.samplers.local.graph import LocalGraph
 from atta.samplers.local.walks import pagerank, pinsage_neighbors, random_walks
 from atta.samplers.methods import Method, tables_for
+from atta.samplers.methods.base import InEdges
 
 
 def some_graph(seed: int, nodes: int = 30, edges: int = 150) -> tuple[LocalGraph, np.ndarray, np.ndarray]:
@@ -150,7 +151,7 @@ def pick(
     **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
     sources = np.zeros(len(weights), dtype=np.int32)
-    method = tables_for(Method.WEIGHTED, indptr, sources, weight=weights, threads=build_threads)
+    method = tables_for(Method.WEIGHTED, InEdges(indptr, sources, weight=weights, threads=build_threads))
     counts, _, positions = kernels.sample_neighbors(
         indptr, sources, None, keys, rows, method=method, positions=True, **options
     )
@@ -235,6 +236,6 @@ def test_every_answer_is_possible(seed: int, fan_out: int, replace: bool) -> Non
 def test_weights_that_make_no_sense_are_named(wrong: float) -> None:
     sources = np.zeros(5, dtype=np.int32)
     with pytest.raises(ConfigError, match="edge 3 weighs"):
-        tables_for(Method.WEIGHTED, np.array([0, 2, 5]), sources, weight=np.array([1.0, 1, 1, wrong, 1]))
+        tables_for(Method.WEIGHTED, InEdges(np.array([0, 2, 5]), sources, weight=np.array([1.0, 1, 1, wrong, 1])))
     with pytest.raises(ConfigError, match="does not fit"):
-        tables_for(Method.WEIGHTED, np.array([0, 2, 9]), sources, weight=np.ones(5))
+        tables_for(Method.WEIGHTED, InEdges(np.array([0, 2, 9]), sources, weight=np.ones(5)))

@@ -34,7 +34,7 @@ queues = st.integers(0, 100)
 
 
 def score(gap: float = 10.0, c: float = 50.0, q: float = 4, sample: float = 40.0, train: float = 20.0) -> float:
-    return launch_score(gap, utilisation=c, queued=q, sample_ms=sample, train_ms=train, config=CONFIG)
+    return launch_score(gap, Pace(sample, train), CONFIG, utilisation=c, queued=q)
 
 
 def test_headroom_and_score_have_the_values_of_the_paper() -> None:
@@ -45,7 +45,7 @@ def test_headroom_and_score_have_the_values_of_the_paper() -> None:
     assert score() == pytest.approx(10 * headroom(50) * 40 / (20 * 4))
     assert score(q=0) == score(q=0.5) == pytest.approx(10 * headroom(50) * 40 / (20 * 0.5))
     assert score(c=100) == pytest.approx(10 * 1.0 * 40 / (20 * 4))
-    unknown = launch_score(10, utilisation=50, queued=4, sample_ms=40, train_ms=None, config=CONFIG)
+    unknown = launch_score(10, Pace(40, None), CONFIG, utilisation=50, queued=4)
     assert unknown == pytest.approx(10 * headroom(50) / 4)
     assert balance(None, 20, 2, 0.5) == 0.5
 

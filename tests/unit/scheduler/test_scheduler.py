@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from atta.samplers.dag.instance import OTHERS, DagError, Kind, Lane, OwnedVertices, Task
-from atta.scheduler.coarse import launch_score
+from atta.scheduler.coarse import Pace, launch_score
 from atta.scheduler.config import SchedulerConfig
 from atta.scheduler.events import (
     Action,
@@ -314,7 +314,7 @@ def test_a_session_is_viewed_from_opening_to_closing() -> None:
     (view,) = scheduler.sessions()
     assert (view.in_flight, view.finished, view.finished_bytes) == (0, 1, 100)
     assert view.sigma is not None
-    expected = launch_score(1000.0, utilisation=50.0, queued=1, sample_ms=view.sample_ms, train_ms=None, config=config)
+    expected = launch_score(1000.0, Pace(view.sample_ms), config, utilisation=50.0, queued=1)
     assert view.score == pytest.approx(expected)
     assert scheduler.sessions(3.0)[0].score == pytest.approx(2 * expected)  # grows with the gap
     scheduler.on(BatchTaken("s", 0, 7.0), 3.0)

@@ -22,7 +22,7 @@ from atta.cli.output import DURATION, cluster_option, quiet_option, say
 from atta.client.watch import Watch
 from atta.daemon.config import DaemonConfig
 from atta.daemon.security import DaemonSecurity, check_reached_by_others, is_loopback
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, blaming
 from atta.observe.answering import App, bounded_listener, run_aside
 from atta.wire.clusterfile import check_address, listening_at
 from atta.wire.tokens import METRICS
@@ -43,13 +43,8 @@ class Watching:
         self._watch = Watch(target)
         self._trainers = [TrainerHistory(address) for address in trainers]
         self._end = threading.Event()
-        self._view = self._seen() if now else View(self._name, [], self._trainers, max(1.0, interval_s))
+        self.view = self._seen() if now else View(self._name, [], self._trainers, max(1.0, interval_s))
         self._thread = threading.Thread(target=self._run, name="atta-dashboard", daemon=True)
-
-    @property
-    def view(self) -> View:
-        """The latest."""
-        return self._view
 
     def _seen(self) -> View:
         return View(self._name, self._watch.look(), self._trainers, max(1.0, self._interval_s))
@@ -59,7 +54,7 @@ class Watching:
             began = time.monotonic()
             for trainer in self._trainers:
                 _scrape(trainer)
-            self._view = self._seen()
+            self.view = self._seen()
             self._end.wait(
                 max(0.0, time.monotonic() - began - self._interval_s)
             )  # slow daemons are not asked more often
@@ -126,10 +121,8 @@ def server(
     host: str, port: int, page: Callable[[], str], trace: Callable[[], str], *, option: str = "--listen"
 ) -> WSGIServer:
     """A server that listens; the caller runs ``serve_forever``. Raises ConfigError, which names ``option``."""
-    try:
+    with blaming(ConfigError, f"{option} {host}:{port}: cannot listen there"):
         return bounded_listener(host, port, application(page, trace))
-    except OSError as error:
-        raise ConfigError(f"{option} {host}:{port}: cannot listen there: {error.strerror or error}") from error
 
 
 log = structlog.get_logger("atta.daemon")

@@ -20,7 +20,7 @@ from atta.cli.options import command
 from atta.cli.output import DURATION, echo, json_option, quiet_option, write_json
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator
-from atta.errors import AttaError, ConfigError, UnavailableError
+from atta.errors import AttaError, ConfigError, UnavailableError, blaming
 from atta.observe.machine.processor import machine_id
 from atta.wire.clusterfile import credentials_for, resolve_target
 from atta.wire.credentials import Credentials
@@ -88,10 +88,8 @@ class RunningFleet:
 
     @staticmethod
     def _run(words: list[str]) -> None:
-        try:
+        with blaming(AttaError, f"--command {shlex.join(words)}", of=(OSError, subprocess.SubprocessError), say=str):
             subprocess.run(words, check=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL, start_new_session=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise AttaError(f"--command {shlex.join(words)}: {error}") from error
 
     def unreached(self) -> list[str]:
         """Addresses that some daemon does not reach; daemons that do not answer tell nothing."""

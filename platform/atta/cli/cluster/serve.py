@@ -15,7 +15,7 @@ import atta
 from atta.cli.options import command, config_option, plugin_option, settings_options
 from atta.cli.output import check_folder
 from atta.daemon.config import DaemonConfig
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, blaming
 from atta.observe.packages import need
 from atta.wire.credentials import Credentials
 from atta.wire.parts import parts_text, replicas_of
@@ -124,13 +124,9 @@ def _let_grpc_log() -> None:
 
 def _check_stdin() -> None:
     """Check that a daemon can wait for the end of standard input: it is no file, and no device such as /dev/null."""
-    try:
-        with select.epoll() as waiting:
-            waiting.register(0, select.EPOLLIN)
-    except OSError as error:
-        raise ConfigError(
-            f"--exit-with-parent: standard input must be a pipe that the parent holds: {error.strerror}"
-        ) from None
+    no_pipe = blaming(ConfigError, "--exit-with-parent: standard input must be a pipe that the parent holds")
+    with no_pipe, select.epoll() as waiting:
+        waiting.register(0, select.EPOLLIN)
 
 
 COMMANDS = [serve]

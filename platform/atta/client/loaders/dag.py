@@ -22,7 +22,7 @@ from atta.client.loaders.subgraphs import EDGE_ORDERS, in_file_order, with_rever
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
 from atta.client.sessions.resuming import ResumingStream, Search
 from atta.client.sessions.stream import BatchStream
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError, known_name
 from atta.kvstore.store import known_codec
 from atta.observe import html
 from atta.protos.v1 import dag_pb2, session_pb2
@@ -136,10 +136,8 @@ class DagLoader:
         """Keywords are those of ``NeighborLoader``. ``dag`` comes from ``atta.samplers.dag.spec``; ``input_nodes`` may
         be a message from ``atta.client.loaders.seeds``."""
         ignore_torch_options(type(self), torch_options)
-        if seed_policy not in _SEED_POLICIES:
-            raise UnknownNameError.of("seed policy", seed_policy, _SEED_POLICIES)
-        if edge_order not in EDGE_ORDERS:
-            raise UnknownNameError.of("edge_order", str(edge_order), EDGE_ORDERS)
+        known_name("seed policy", seed_policy, _SEED_POLICIES)
+        known_name("edge_order", edge_order, EDGE_ORDERS)
         if edge_order == "file" and not edge_ids:
             raise ConfigError("edge_order='file': goes by the ids of edges, so edge_ids must be True")
         if transform is not None and not callable(transform):

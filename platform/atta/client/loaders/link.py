@@ -16,7 +16,7 @@ from atta.client.loaders.neighbor import Drawing
 from atta.client.loaders.sampled import LinkLabels
 from atta.client.loaders.seeds import edge_ends, edge_type_name, link_seeds, tables_by_type
 from atta.client.loaders.subgraphs import reverse_types
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, known_name
 from atta.partition.schema import Schema
 from atta.samplers.arguments import did_you_mean
 from atta.samplers.batch.negatives import NegativeLinks, NegativeStrategy
@@ -41,12 +41,8 @@ class NegativeSampling:
     strategy: str = "uniform"
 
     def __post_init__(self) -> None:
-        if self.mode not in _MODES:
-            raise UnknownNameError.of("mode of negative sampling", str(self.mode), _MODES)
-        if self.strategy not in {s.value for s in NegativeStrategy}:
-            raise UnknownNameError.of(
-                "strategy of negative sampling", str(self.strategy), [s.value for s in NegativeStrategy]
-            )
+        known_name("mode of negative sampling", self.mode, _MODES)
+        known_name("strategy of negative sampling", self.strategy, [s.value for s in NegativeStrategy])
         NegativeLinks(self.mode == "triplet", self.amount)
 
     @classmethod

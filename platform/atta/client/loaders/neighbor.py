@@ -24,7 +24,7 @@ from atta.client.loaders.seeds import (
     typed_seeds,
 )
 from atta.client.loaders.subgraphs import check_rows, reverses_of, subgraph_name
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, known_name
 from atta.partition.schema import Schema
 from atta.samplers.arguments import fan_outs_of, flag, integers, names
 from atta.samplers.dag.plan import EdgeNorm, EdgeWeights, Reduce
@@ -118,8 +118,7 @@ class Drawing:
             raise ConfigError(
                 f"weight_attr {self.weight_attr!r}: edges are drawn by one number each, it has rows of several"
             )
-        if self.temporal_strategy not in [*_TEMPORAL]:
-            raise UnknownNameError.of("temporal strategy", str(self.temporal_strategy), _TEMPORAL)
+        known_name("temporal strategy", self.temporal_strategy, [*_TEMPORAL])
         named = Method.UNIFORM if self.method is None else Method(self.method)
         if named.table is not None:
             raise ConfigError(f"method {named.value!r}: reads edge tables: give weight_attr or time_attr in its place")

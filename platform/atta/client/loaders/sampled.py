@@ -94,6 +94,7 @@ class SampledBatch:
 
     Attributes:
         batch_id: number of the batch in its epoch, counted over all ranks.
+        schema: of the graph that the batch is sampled from.
         version: of the tables that its rows are from; 0: the dataset as it was partitioned.
         stats: how the batch was made.
     """
@@ -102,16 +103,11 @@ class SampledBatch:
         self, raw: RawBatch, schema: Schema, scratch: Scratch | None = None, origin: Origin = UNKNOWN_ORIGIN
     ) -> None:
         """``scratch`` lends memory for converted arrays; None: new memory every time."""
-        self._raw, self._schema, self._scratch = raw, schema, scratch or Scratch()
+        self._raw, self.schema, self._scratch = raw, schema, scratch or Scratch()
         self.origin, self._labels = origin, origin.labels
         self.batch_id = raw.batch
         self.version = raw.version
         self.stats: dict[str, float] = raw.stats
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the graph that the batch is sampled from."""
-        return self._schema
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
@@ -133,12 +129,12 @@ class SampledBatch:
     @property
     def node_types(self) -> tuple[str, ...]:
         """Node types that the DAG can reach."""
-        return tuple(t for t in self._schema.node_types if f"n_id/{t}" in self._raw.arrays)
+        return tuple(t for t in self.schema.node_types if f"n_id/{t}" in self._raw.arrays)
 
     @property
     def edge_types(self) -> tuple[str, ...]:
         """Edge types that the DAG samples, ``"src__rel__dst"``."""
-        return tuple(e for e in self._schema.edge_types if f"row/{e}" in self._raw.arrays)
+        return tuple(e for e in self.schema.edge_types if f"row/{e}" in self._raw.arrays)
 
     # -- arrays --------------------------------------------------------------------------------------------------------
 
@@ -160,7 +156,7 @@ class SampledBatch:
             return input_id if node_type == self.origin.seed_type else input_id[:0]
         if node_type not in firsts:
             return input_id[:0]
-        types = [t for t in self._schema.node_types if t in firsts]
+        types = [t for t in self.schema.node_types if t in firsts]
         ends = np.cumsum([int(self._array(f"hops/{t}")[0]) for t in types]).tolist()
         at = types.index(node_type)
         return np.asarray(input_id[ends[at - 1] if at else 0 : ends[at]] - firsts[node_type])
@@ -192,7 +188,7 @@ class SampledBatch:
         ``name``. Of the seeds only if it was fetched for these alone. Raises ConfigError: the table was not fetched,
         or the vertices have no string ids."""
         owner = self._node_type(node_type)
-        if string_width(self._schema, owner) is None:
+        if string_width(self.schema, owner) is None:
             raise ConfigError(f"the vertices of node type {owner!r} have no string ids: their ids are integers")
         return to_strings(self.table(NAME, owner))
 
@@ -264,12 +260,12 @@ class SampledBatch:
     @property
     def tables(self) -> dict[str, dict[str, np.ndarray]]:
         """All fetched tables: node type → name → rows. Node types that the DAG cannot reach have 0 rows."""
-        found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self._schema.node_types}
+        found: dict[str, dict[str, np.ndarray]] = {t: {} for t in self.schema.node_types}
         for key, array in self._under("table/").items():
             node_type, _, name = key.rpartition("/")  # no table has a "/"
             found[node_type][name] = array
-        for node_type in set(self._schema.node_types) - set(self.node_types):
-            specs, wanted = self._schema.node_tables[node_type], self.origin.tables
+        for node_type in set(self.schema.node_types) - set(self.node_types):
+            specs, wanted = self.schema.node_tables[node_type], self.origin.tables
             for name in specs if wanted is None else wanted.get(node_type, ()):
                 found[node_type][name] = np.empty((0, *specs[name].row_shape), specs[name].dtype)
         return found
@@ -285,7 +281,7 @@ class SampledBatch:
         """All fetched tables of an edge type by name. They have 0 rows if the DAG does not sample the type."""
         name = self._edge_type(edge_type)
         if name not in self.edge_types:
-            specs = {table: self._schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
+            specs = {table: self.schema.edge_tables[name][table] for t, table in self.origin.edge_tables if t == name}
             return {table: np.empty((0, *spec.row_shape), spec.dtype) for table, spec in specs.items()}
         return {table: array for table, array in self._under(f"edge/{name}/").items() if "/" not in table}
 
@@ -378,12 +374,12 @@ class SampledBatch:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _node_type(self, name: str | None) -> str:
-        return _only("a node type", self.node_types) if name is None else self._schema.check_node_type(name)
+        return _only("a node type", self.node_types) if name is None else self.schema.check_node_type(name)
 
     def _edge_type(self, name: str | None) -> str:
         if name is not None:
-            return self._schema.check_edge_type(name)
-        return _only("an edge type", self.edge_types or self._schema.edge_types)
+            return self.schema.check_edge_type(name)
+        return _only("an edge type", self.edge_types or self.schema.edge_types)
 
     def _trees(self, node_type: str | None) -> np.ndarray | None:
         name = self._node_type(node_type)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.partition.names import reverse_relation, split_edge_type
 from atta.partition.schema import Schema
 
@@ -21,9 +21,7 @@ _EDGE_ARRAYS = ("row", "col", "e_id", "edge_weight")
 def subgraph_name(given: Any) -> str:
     """One of ``SUBGRAPHS`` from its name or PyG's ``SubgraphType``; raises UnknownNameError."""
     name = str(getattr(given, "value", given))
-    if name not in SUBGRAPHS:
-        raise UnknownNameError.of("subgraph type", name, SUBGRAPHS)
-    return name
+    return known_name("subgraph type", name, SUBGRAPHS)
 
 
 def reverse_types(schema: Schema, edge_type: str) -> list[str]:

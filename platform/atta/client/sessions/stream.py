@@ -109,19 +109,20 @@ class BatchStream(Iterator[RawBatch]):
         self._state.session, self._state.pid = self.session, int(reply.pid)
         self._state.nearby = NearbyDaemon.of(reply, NEXT_DEADLINE_S) if request.shared_memory else None
         self._sequence = 0
-        self._left = self.batches - int(request.start_batch)
-        self.unlaunched = self._left
+        self.left = self.batches - int(request.start_batch)
+        """Number of batches that have not been delivered yet."""
+        self.unlaunched = self.left
         self._pace = ConsumerPace()
         self._from_afar = not request.shared_memory
         self._read: Callable[[], RawBatch | None] | None = None
         self.moving = False
         self._finalizer = weakref.finalize(self, keeper.discard, self._state)
         keeper.keep(self._state, float(reply.lease_s))
-        if self._left:
+        if self.left:
             self._ask()
 
     def __next__(self) -> RawBatch:
-        if not self._left or not self._finalizer.alive:  # at the end, or after ``close`` or a failure
+        if not self.left or not self._finalizer.alive:  # at the end, or after ``close`` or a failure
             self.close()
             raise StopIteration
         self._state.check_usable()
@@ -136,9 +137,9 @@ class BatchStream(Iterator[RawBatch]):
             self.close()
             raise
         self._sequence += 1
-        self._left -= 1
+        self.left -= 1
         self._read = None
-        if self._left and not self.moving:
+        if self.left and not self.moving:
             self._ask()
         batch.stats["wait_ms"] = 1e3 * (time.perf_counter() - asked)
         self._pace.arrived()
@@ -157,11 +158,6 @@ class BatchStream(Iterator[RawBatch]):
     def address(self) -> str:
         """``host:port`` of the daemon."""
         return self._state.connection.address
-
-    @property
-    def left(self) -> int:
-        """Number of batches that have not been delivered yet."""
-        return self._left
 
     def close(self) -> None:
         """End the session; repeating it does nothing."""

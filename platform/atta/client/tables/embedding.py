@@ -16,7 +16,7 @@ from atta.client.cluster import Cluster
 from atta.client.tables.pulls import RowsPull
 from atta.client.tables.pushes import Ticket
 from atta.client.tables.rows import ascending_ids, rows_of_all
-from atta.errors import ConfigError, DeadlineError
+from atta.errors import ConfigError, DeadlineError, blaming
 from atta.kvstore.codecs import check_codec
 from atta.kvstore.spec import STATE_NAMES, Initialiser, MutableSpec, Normal, OptimiserSpec
 from atta.samplers.arguments import integers
@@ -288,10 +288,8 @@ class DistEmbedding(nn.Module):
         if policy == "range":
             return np.arange(self.num_embeddings)
         ids = None if state["ids"] is None else state["ids"].cpu().numpy()
-        try:
+        with blaming(ConfigError, f"{about}: the state is of another graph", of=ConfigError):
             return rows_of_all(self._cluster, policy, self.num_embeddings if ids is None else len(ids), ids)
-        except ConfigError as error:
-            raise ConfigError(f"{about}: the state is of another graph: {error}") from None
 
     def _load_from_state_dict(  # noqa: PLR0917 - as torch calls it
         self,

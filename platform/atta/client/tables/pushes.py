@@ -51,14 +51,10 @@ class Registration:
         """What the owner said of the table when this client last registered."""
         self._connection, self._name = connection, name
         self._lock = threading.Lock()
-        self._client: int | None = None
+        self.client: int | None = None
+        """The number that the owner knows this client by; None: not registered."""
         self._next = 0
         self._open: set[int] = set()
-
-    @property
-    def client(self) -> int | None:
-        """The number that the owner knows this client by; None: not registered."""
-        return self._client
 
     def ensure(self) -> None:
         """Register, unless that is done. Raises UnknownNameError: the owner does not have the table any more, or
@@ -77,23 +73,23 @@ class Registration:
     def settle(self, push: table_pb2.PushRowsRequest) -> None:
         """A push has ended, applied or not. It will not be sent again."""
         with self._lock:
-            if push.client == self._client:
+            if push.client == self.client:
                 self._open.discard(push.sequence)
 
     def renew(self, client: int | None) -> None:
         """The owner takes no new pushes of ``client``: the next push registers again."""
         with self._lock:
-            if client == self._client:
-                self._client = None
+            if client == self.client:
+                self.client = None
 
     def _register(self) -> int:
-        if self._client is None:
+        if self.client is None:
             request = table_pb2.RegisterRequest(name=self._name, table_id=self.table_id)
             reply = self._connection.call("TableService.Register", request)
             check_step(self._connection.address, reply.table)
-            self._client, self._next, self._open = reply.client, 0, set()
+            self.client, self._next, self._open = reply.client, 0, set()
             self.load_id, self.step = reply.table.load_id, reply.table.step
-        return self._client
+        return self.client
 
 
 @dataclass(eq=False)

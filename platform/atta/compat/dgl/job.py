@@ -15,7 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 from atta.client.cluster import Cluster, connect
 from atta.client.loaders.dag import TrainerRank
 from atta.client.local import local
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.machine.memory import keep_freed
 from atta.partition import partition_graph
 from atta.partition.dataset import MANIFEST
@@ -167,10 +167,8 @@ def _target(ip_config: str | Path) -> str | Path | list[str]:
     path = Path(ip_config)
     if path.suffix == ".toml" or not (path.is_file() or path.suffix == ".txt"):
         return ip_config
-    try:
+    with blaming(DataError, path, "not a file of addresses", of=(OSError, UnicodeDecodeError), say=str):
         lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(path, f"not a file of addresses: {error}") from None
     if not lines or any(len(words) > 2 or not words[-1].isascii() for words in lines):
         raise DataError(path, "not a file of addresses: wanted is HOST [PORT] in each line")
     return [f"{words[0]}:{words[1] if len(words) == 2 else PORT}" for words in lines]

@@ -11,7 +11,7 @@ import numpy as np
 
 from atta.daemon.peers.owners import sampled
 from atta.daemon.peers.peers import Peers, TableName
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, blaming
 from atta.kvstore.cache import EdgeCache
 from atta.kvstore.store import Store
 from atta.partition.schema import Schema
@@ -146,10 +146,8 @@ class Conversation:
         self, vertices: np.ndarray, ask: Callable[[int, np.ndarray, np.ndarray], Awaitable[None]]
     ) -> None:
         """Call ``ask(part, rows, positions)`` for all owners of ``vertices`` at once."""
-        try:
+        with blaming(ConfigError, f"edge type {self._edge_type}", of=ValueError):
             rows, positions = kernels.split_by_owner(np.asarray(vertices), self._offsets)
-        except ValueError as error:
-            raise ConfigError(f"edge type {self._edge_type}: {error}") from error
         asked = [ask(part, r, p) for part, (r, p) in enumerate(zip(rows, positions, strict=True)) if len(r)]
         await asyncio.gather(*asked)
 

@@ -16,7 +16,7 @@ import numpy.ma  # np.unique loads it when it is first called, which takes 15 ms
 from atta.daemon.config import DaemonConfig
 from atta.daemon.engine.session import SessionRequest
 from atta.daemon.services.handling import check_printable
-from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError
+from atta.errors import ConfigError, QuotaExceededError, UnknownNameError, WrongDatasetError, known_name
 from atta.kvstore.store import known_codec
 from atta.observe.machine.memory import apart_from_heap, available_bytes
 from atta.partition.dataset import Dataset
@@ -67,8 +67,7 @@ class ChosenSeeds:
 def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     """Resolve a ``Seeds`` message. Raises UnknownNameError: no such node type, edge type or split. ConfigError: an id that does
     not exist, or arrays that contradict each other. QuotaExceededError: there is not enough memory to plan them."""
-    if seeds.node_type not in dataset.schema.node_types:
-        raise UnknownNameError.of("node type", seeds.node_type, dataset.schema.node_types)
+    known_name("node type", seeds.node_type, dataset.schema.node_types)
     times, sizes = _longs("times", seeds.times), _longs("sizes", seeds.sizes)
     source = seeds.WhichOneof("source")
     if (seeds.sizes and source in ("split", "all")) or ((seeds.times or seeds.sizes) and source in ("batches", "part")):

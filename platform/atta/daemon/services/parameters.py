@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 
 from atta.daemon.services.handling import Context
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, UnknownNameError, blaming
 from atta.kvstore.parameter_jobs import ArrivalJob, ParameterJobs, Pushed, Started, SummedJob, WeightsJob
 from atta.kvstore.parameters import ParameterSpec
 from atta.protos.v1 import weights_pb2
@@ -120,10 +120,8 @@ class ParameterService:
                 self._wake(name)
 
     def _job(self, name: str) -> WeightsJob:
-        try:
+        with blaming(UnknownNameError, f"part {self._part}", of=UnknownNameError):
             return self._jobs.get(name, _now())
-        except UnknownNameError as error:
-            raise UnknownNameError(f"part {self._part}: {error}") from None
 
     def _begun(self, request: weights_pb2.BeginStepRequest) -> Started | None:
         job = self._job(request.name)

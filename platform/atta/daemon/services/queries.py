@@ -31,6 +31,7 @@ from atta.errors import (
     StaleRowError,
     UnavailableError,
     UnknownNameError,
+    blaming,
 )
 from atta.observe.answering import App, json_answer, refusal
 from atta.observe.machine.threads import aside
@@ -383,10 +384,8 @@ def _answered(
 ) -> Iterable[bytes]:
     """A WSGI application, on the thread of a connection."""
     try:
-        try:
+        with blaming(ConfigError, of=UnknownNameError):  # of a field or a kind; 404 is for vertices
             query, within_s = query_of_json(path, _body(environ))
-        except UnknownNameError as error:  # of a field or a kind; 404 is for vertices
-            raise ConfigError(str(error)) from None
         found = asyncio.run_coroutine_threadsafe(service.ask(query, within_s), loop).result()
         return json_answer(start_response, HTTPStatus.OK, answer_as_json(query, found))
     except (AttaError, ValueError) as error:
@@ -410,10 +409,8 @@ def _body(environ: Mapping[str, Any]) -> bytes:
 
 def query_of_json(path: str, body: bytes) -> tuple[PointQuery, float | None]:
     """The query that JSON says, and how long its answer may take, in seconds. Raises ConfigError: it is none."""
-    try:
+    with blaming(ConfigError, "the query is not JSON", of=(ValueError, RecursionError)):
         given = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the query is not JSON: {error}") from None
     known = {"ids", "new", "deadline_s", *(("what", "node_type") if path == "/predict" else ("k", "relation"))}
     if not isinstance(given, dict) or not isinstance(given.get("ids"), list):
         raise ConfigError('the query must be an object with a list of vertices, such as {"ids": [5, 17]}')

@@ -30,7 +30,7 @@ from atta.daemon.peers.peers import CHUNK_BYTES
 from atta.daemon.services.data import AnswerMaker
 from atta.daemon.services.handling import Context, check_named
 from atta.daemon.services.table_snapshots import TableSnapshots
-from atta.errors import AttaError, ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
+from atta.errors import AttaError, ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError, blaming
 from atta.kvstore.codecs import check_codec
 from atta.kvstore.mutable.owners import EdgeIndex, span_of
 from atta.kvstore.mutable.requests import LentLayout, Pulled, Push
@@ -101,10 +101,8 @@ class TableService:
             await self.journal.copied()
 
     def _table(self, name: str, table_id: int = 0) -> MutableTable:
-        try:
+        with blaming(UnknownNameError, f"part {self._part}", of=UnknownNameError):
             return self._tables.get(name, table_id)
-        except UnknownNameError as error:
-            raise UnknownNameError(f"part {self._part}: {error}") from None
 
     # -- tables --------------------------------------------------------------------------------------------------------
 

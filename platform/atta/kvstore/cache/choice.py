@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from atta import _native
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.partition.dataset import Dataset
 from atta.partition.schema import Schema
 
@@ -35,8 +35,7 @@ class HaloHeat:
     ) -> None:
         """``rank``: one of ``RANKS``; ``fan_outs``: what ``access`` expects, and what in-edges are chosen by. Raises
         UnknownNameError: no such policy; ConfigError: the policy ``access`` has no fan-outs, or one below -1."""
-        if rank not in RANKS:
-            raise UnknownNameError.of("cache ranking", rank, RANKS)
+        known_name("cache ranking", rank, RANKS)
         if rank == "access" and (not fan_outs or any(k < -1 for k in fan_outs)):
             raise ConfigError(f"fan-outs {list(fan_outs)} to rank the cache by: there must be some, each at least -1")
         self.dataset, self.part, self.rank, self.fan_outs = dataset, part, rank, tuple(fan_outs)

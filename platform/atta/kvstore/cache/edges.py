@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from atta.kvstore.cache.choice import VERTEX_BYTES, HotVertices, edge_types_into
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
-from atta.samplers.methods.base import Tables
+from atta.samplers.methods.base import EdgeDraws, InEdges, Tables
 from atta.samplers.shard import Answer
 
 PIECE_BYTES = 1 << 20
@@ -209,13 +210,10 @@ class EdgeCache:
         edge_type: str,
         rows: np.ndarray,
         *,
-        fan_out: int,
-        replace: bool,
-        stream_key: int,
-        renewed: int = 0,
         method: Method = Method.UNIFORM,
         trees: np.ndarray | None = None,
         threads: int = 1,
+        **how: Unpack[EdgeDraws],
     ) -> Answer:
         """What ``Shard.sample`` of the owners answers; ``rows`` as ``split`` gave them. The method must be served."""
         vertices = self._vertices[self.dataset.schema.endpoints(edge_type)[1]]
@@ -226,10 +224,7 @@ class EdgeCache:
             edges.edge_ids,
             vertices.keys,
             rows,
-            fan_out=fan_out,
-            replace=replace,
-            stream_key=stream_key,
-            renewed=renewed,
+            **how,
             method=self._marks(edge_type, edges) if method is Method.LABOR else None,
             trees=trees,
             threads=threads,
@@ -261,7 +256,7 @@ class EdgeCache:
                 source, _ = self.dataset.schema.endpoints(edge_type)
                 keys = np.ascontiguousarray(self.dataset.ids(source))
                 sources = np.ascontiguousarray(edges.indices)
-                edges.marks = tables_for(Method.LABOR, edges.indptr, sources, source_keys=keys)
+                edges.marks = tables_for(Method.LABOR, InEdges(edges.indptr, sources, source_keys=keys))
             return edges.marks
 
 

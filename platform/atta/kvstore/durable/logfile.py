@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.kvstore.durable import frames
 from atta.partition.disk.files import check_regular, write_sealed
 from atta.partition.disk.staging import disk_full
@@ -120,16 +120,11 @@ class LogRead(frames.LogReader):
     def __init__(self, path: Path) -> None:
         """Raises DataError naming the file: it is missing, or its header is damaged or of another version."""
         check_regular(path)
-        try:
-            with path.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
-        except OSError as error:
-            raise DataError(path, error.strerror or str(error)) from None
+        with blaming(DataError, path), path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
         self.path, self.nbytes = path, len(data)
-        try:
+        with blaming(DataError, path, of=ValueError):
             super().__init__(data)
-        except ValueError as error:
-            raise DataError(path, str(error)) from None
 
     def __iter__(self) -> Iterator[frames.Record]:
         """The records in order; raises DataError at damage, naming the file and the place."""

@@ -89,7 +89,7 @@ class Saved:
         return found | dict.fromkeys(spec.optimiser.state_names if spec.optimiser else (), ("<f4", shape))
 
 
-class TablesWriter:
+class TablesWriter(contextlib.AbstractContextManager["TablesWriter"]):
     """A file of tables under construction. Use it in a ``with`` block. Errors are those of ``writing``."""
 
     def __init__(self, folder: Path, contents: Contents, header: LogHeader = ALONE, over: Path | None = None) -> None:
@@ -100,9 +100,6 @@ class TablesWriter:
             over = over if over is not None and over.is_file() else None
             self._file = LogFile(self.path, header, over=over, on_disk=False)
         self._describe(asdict(contents))
-
-    def __enter__(self) -> TablesWriter:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:

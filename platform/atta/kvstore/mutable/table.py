@@ -125,7 +125,8 @@ class MutableTable:
         self.changes = Changes()
         self._gate = Gate(self.changes)
         self._sequences = Sequences(changes=self.changes)
-        self._step, self._step_lock = 0, threading.Lock()
+        self.step, self._step_lock = 0, threading.Lock()
+        """``step``: the highest number of a step so far."""
         self._closed = False
         self._asked, self._heard = True, 0.0
 
@@ -135,7 +136,7 @@ class MutableTable:
         Otherwise it begins anew; see ``Sequences``."""
         contents = ShardArrays.of(arrays)
         table = cls(saved.spec, saved.first_row, saved.created_rows, table_id=saved.table_id, contents=contents)
-        table.whole, table._step = saved.whole, saved.step
+        table.whole, table.step = saved.whole, saved.step
         table._sequences = Sequences.from_json(saved.clients, over=set(saved.over) if resume else None)
         table._sequences.changes = table.changes
         if resume:
@@ -163,11 +164,6 @@ class MutableTable:
         return self._gate.open
 
     @property
-    def step(self) -> int:
-        """The highest number of a step so far."""
-        return self._step
-
-    @property
     def clients(self) -> int:
         """Number of known clients."""
         return len(self._sequences)
@@ -191,7 +187,7 @@ class MutableTable:
     def note_load(self, load_id: int, step: int) -> None:
         """Record the load that brought the table, and the highest step number that any of its shards has seen."""
         with self._step_lock:
-            self.load_id, self._step = load_id, max(self._step, step)
+            self.load_id, self.step = load_id, max(self.step, step)
 
     def _found(self, rows: np.ndarray) -> tuple[ShardArrays, np.ndarray]:
         contents = self._contents
@@ -352,7 +348,7 @@ class MutableTable:
 
     def _saved(self) -> Saved:
         return Saved(
-            self.spec, self.first_row, self.rows, self.created_rows, self._step,
+            self.spec, self.first_row, self.rows, self.created_rows, self.step,
             self._sequences.to_json(), self.table_id, self.whole,
             self._sequences.over(), self.load_id, self.key, self.lsn,
         )  # fmt: skip
@@ -368,8 +364,8 @@ class MutableTable:
         else:
             assert optimiser is not None, "checked"
             with self._step_lock:
-                step = self._step + 1 if push.step is None else push.step
-                self._step = max(self._step, step)
+                step = self.step + 1 if push.step is None else push.step
+                self.step = max(self.step, step)
             apply_step(optimiser, step, contents.values, contents.state, locks, rows=push.rows, grads=push.values)
 
     def _check_open(self) -> None:

@@ -9,11 +9,12 @@ import socket
 import tempfile
 import time
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
 
-class HeldAddresses:
+class HeldAddresses(AbstractContextManager["HeldAddresses"]):
     """Addresses whose ports the kernel gives to nobody else until ``close``.
 
     A socket that is bound and does not listen holds each port at all addresses of this machine, for a server may listen
@@ -45,9 +46,6 @@ class HeldAddresses:
         """Let go of the addresses. A server that listens at one of them still has it."""
         for held in self._sockets:
             held.close()
-
-    def __enter__(self) -> HeldAddresses:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

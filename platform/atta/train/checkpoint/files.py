@@ -16,7 +16,7 @@ import xxhash
 
 from atta.client.cluster import Cluster
 from atta.client.tables.rows import rows_of_all
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.partition.disk.files import open_regular
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, disk_full, remove_partial_file
@@ -71,12 +71,10 @@ def check_folder(folder: str | Path) -> None:
 
 def read_file(path: Path, device: torch.device) -> dict[str, Any]:
     """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, damaged, or of another version."""
-    try:
+    with blaming(DataError, path, "cannot be read as a checkpoint"):
         with open_regular(path) as file:
             content = file.read()
         _check_seal(path, content)
-    except OSError as error:
-        raise DataError(path, f"cannot be read as a checkpoint: {error.strerror or error}") from error
     try:
         saved = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except Exception as error:  # torch calls what a file names with what it holds, so any error may come of it
@@ -158,10 +156,8 @@ class SavedEmbeddings:
         count, ids = len(self.rows[node_type]), self.ids.get(node_type)
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != (count,)):
             raise DataError(self.path, f"embeddings of {node_type}: {count} rows, ids {ids.dtype} {list(ids.shape)}")
-        try:
+        with blaming(DataError, self.path, "its embeddings are of another graph", of=ConfigError):
             return rows_of_all(cluster, f"nodes:{node_type}", count, None if ids is None else ids.cpu().numpy())
-        except ConfigError as error:
-            raise DataError(self.path, f"its embeddings are of another graph: {error}") from None
 
 
 def names_of(schema: Schema, shape: Mapping[str, Any]) -> dict[str, list[str]]:

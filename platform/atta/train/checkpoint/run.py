@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save
 
-from atta.errors import DataError
+from atta.errors import DataError, blaming
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile, remove_partial_file
 from atta.partition.schema import Schema
@@ -272,10 +272,8 @@ def check_saved(config: TrainSettings, schema: Schema) -> list[EpochReport]:
 
 
 def _epochs_of(path: Path, saved: Mapping[str, Any]) -> list[EpochReport]:
-    try:
+    with blaming(DataError, path, "does not fit this model", of=(LookupError, ValueError, TypeError, AttributeError)):
         return [EpochReport.from_dict(e) for e in saved["epochs"]]
-    except (LookupError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(path, f"does not fit this model: {error}") from error
 
 
 def _read_run(path: Path, config: TrainSettings, schema: Schema | None, device: torch.device) -> dict[str, Any]:

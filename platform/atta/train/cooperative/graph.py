@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.samplers.local.server import ServerGraph as Extracted
 from atta.train.tasks import LearningTask
 from atta.train.tasks.vertices import CLASSES
@@ -69,8 +69,7 @@ class TrainingGraph:
         for kind, name, there in (
             ("node table", "x", found.tables), ("node table", "y", found.tables), ("split", "train", found.splits)
         ):  # fmt: skip
-            if name not in there:
-                raise UnknownNameError.of(kind, name, there)
+            known_name(kind, name, there)
         x, y = found.tables["x"], found.tables["y"]
         if x.ndim != 2 or (y.size != found.num_nodes and not task.rows):
             raise ConfigError(f"x has shape {x.shape}, y {y.shape}: expected a row and a label per vertex")

@@ -14,7 +14,7 @@ from torch_geometric import nn as pyg
 from torch_geometric.nn import GCNConv, SAGEConv
 from torch_geometric.nn.conv import MessagePassing
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.train.cooperative.exchange import CooperativeGraph, RowRange, exchange, start_exchange
 from atta.train.models import adjacency, takes_one_set
 
@@ -52,8 +52,7 @@ class CooperativeModel(torch.nn.Module):
         _refuse_norms_over_rows(module)
         named = dict(module.named_modules())
         for name in layers or ():
-            if name not in named:
-                raise UnknownNameError.of("layer", name, named)
+            known_name("layer", name, named)
         self._chosen = None if layers is None else {named[name] for name in layers}
         if not self._twin()[1]:
             raise ConfigError(

@@ -19,7 +19,7 @@ from torch.nn.utils import parameters_to_vector
 
 import atta
 from atta.client.parameters import JobState, JobWeights
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, blaming
 from atta.kvstore.parameters import ParameterSpec, VectorStep
 from atta.observe.timeline import document
 from atta.partition.disk.staging import StagedFile
@@ -58,7 +58,8 @@ class IntervalTrainer(ServerTrainer):
             raise ConfigError("--device: dorylus computes on CPUs; give --device cpu")
         super().__init__(config, cluster, device, halo=True)
         if config.interval_trace is not None:
-            _make(Path(config.interval_trace))
+            with blaming(ConfigError, f"interval-trace={config.interval_trace}"):
+                Path(config.interval_trace).mkdir(parents=True, exist_ok=True)
         self.optimiser = VectorStep("adam", config.lr, config.weight_decay)
         self.forms = forms_of(self.model)
         self._found: ReadRows | None = None
@@ -238,13 +239,6 @@ def targets_of(view: WorkerView, intervals: Sequence[Longs]) -> list[Arrays]:
     """The training vertices of each interval, and their targets."""
     trains = np.isin(np.arange(len(view.own)), view.targets)
     return [{"places": np.flatnonzero(trains[rows]), "targets": view.labels[rows[trains[rows]]]} for rows in intervals]
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"interval-trace={folder}: {error.strerror}") from None
 
 
 def _host() -> str:

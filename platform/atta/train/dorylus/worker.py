@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from atta.errors import ConfigError, RemoteError
+from atta.errors import ConfigError, RemoteError, blaming
 from atta.samplers.hashing import hash_string, stream_key
 from atta.train.dorylus.links import Arrays, join
 from atta.train.steps.masks import dropped
@@ -144,13 +144,11 @@ class LayerForm:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> LayerForm:
         """What ``asdict`` made, after a trip through JSON. Raises ConfigError for anything else."""
-        try:
+        with blaming(ConfigError, f"{value!r} describes no layer", of=(TypeError, ValueError, KeyError)):
             if set(value) != {field.name for field in fields(cls)} or value["kind"] not in _KINDS:
                 raise ValueError("unknown fields or kind")
             weights = tuple((str(name), tuple(int(n) for n in shape)) for name, shape in value["weights"])
             return cls(**{**value, "weights": weights})
-        except (TypeError, ValueError, KeyError) as error:
-            raise ConfigError(f"{value!r} describes no layer: {error}") from error
 
 
 def computed(part: str, form: LayerForm, about: Mapping[str, Any], arrays: Arrays, loss: LossOfRows) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch_geometric.nn import DeepGCNLayer, GENConv
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.train.settings.common import DEEP_MODELS, MOST_LAYERS
 
 
@@ -34,8 +34,7 @@ class DeepGNN(torch.nn.Module):
         inside. Raises UnknownNameError: no such kind; ConfigError: fewer than one layer, or more than 1000.
         """
         super().__init__()
-        if kind not in DEEP_MODELS:
-            raise UnknownNameError.of("deep model", kind, DEEP_MODELS)
+        known_name("deep model", kind, DEEP_MODELS)
         if not 1 <= num_layers <= MOST_LAYERS:
             raise ConfigError(f"num_layers {num_layers}: must be 1 to {MOST_LAYERS}")
         aggregation: dict[str, Any] = {"aggr": "mean"} if kind == "resgcn+" else {"aggr": "softmax", "learn_t": True}

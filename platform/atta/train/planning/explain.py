@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.train.exchange.policies import Cut, doubt
 from atta.train.planning.forecast import Forecast, Forecaster
 from atta.train.planning.sizes import Machines, PlannedModel, Rates, Sizes
@@ -190,10 +190,8 @@ def recorded_losses(file: Path = RECORD) -> dict[str, str]:
     record."""
     if not file.is_file():
         return {}
-    try:
+    with blaming(DataError, file, "no record of accuracies", of=(KeyError, TypeError, ValueError)):
         return _clauses(json.loads(file.read_text())["results"], file.name)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(file, f"no record of accuracies: {error}") from error
 
 
 def _clauses(runs: list[dict[str, Any]], name: str) -> dict[str, str]:

@@ -8,12 +8,13 @@ import csv
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.packages import EXTRAS, member, need
 from atta.partition.disk.mirror import Mirror
 from atta.partition.disk.staging import StagedFile
@@ -28,10 +29,8 @@ _STEP = "step"
 def make_logger(text: str) -> Any:
     """Make the logger that a run names. Raises ConfigError: there is no such class, it does not take the arguments, or what
     it makes has not all ``_METHODS``."""
-    try:
+    with blaming(ConfigError, f"--logger {text}", of=(ImportError, TypeError, ValueError)):
         made: Any = check_logger(text)()
-    except (ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"--logger {text}: {error}") from error
     if lacking := [name for name in _METHODS if not callable(getattr(made, name, None))]:
         raise ConfigError(f"--logger {text}: has no {', '.join(lacking)}, so it is no logger")
     return made
@@ -110,7 +109,7 @@ def _read_rows(path: Path) -> dict[int, dict[str, str]]:
         raise DataError(path, f"cannot be read as figures of an earlier run: {error}") from None
 
 
-class RunLog:
+class RunLog(AbstractContextManager["RunLog"]):
     """Tells the loggers of a run. A context manager: leaving it finalizes them."""
 
     def __init__(
@@ -136,9 +135,6 @@ class RunLog:
         if self._file is not None:
             with self._file.open(mode, encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(report)) + "\n" for report in reports)
-
-    def __enter__(self) -> RunLog:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for logger in self._loggers:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe.plugins import OpenRegistry
 from atta.observe.settings import NoOption, Option, named_settings
 from atta.wire.parts import AUTO
@@ -142,10 +142,8 @@ def patience_of(settings: TrainSettings) -> int | None:
 def parse_logger(text: str) -> tuple[str, dict[str, Any]]:
     """Read ``NAME:KEY=VALUE,KEY=VALUE``: one of ``LOGGERS``, or the module and name of what makes a logger, and what that is
     called with. A value is JSON, or else a text. Nothing is imported. Raises ConfigError."""
-    try:
+    with blaming(ConfigError, f"--logger {text}", of=ConfigError):
         name, given = named_settings(text)
-    except ConfigError as error:
-        raise ConfigError(f"--logger {text}: {error}") from None
     if name not in LOGGERS and not ("." in name and all(part.isidentifier() for part in name.split("."))):
         raise ConfigError(
             f"--logger {text!r}: give NAME or NAME:KEY=VALUE,...; NAME is {', '.join(LOGGERS)} or MODULE.CLASS"

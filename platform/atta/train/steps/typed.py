@@ -14,7 +14,7 @@ import torch.distributed as dist
 import atta
 from atta.client.tables.embedding import DistEmbedding
 from atta.client.tables.rows import ascending_ids, rows_of_all
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.kvstore.spec import Normal
 from atta.samplers.dag.instance import chunk_range
 from atta.train.checkpoint.files import NO_EMBEDDINGS, RunPlace, SavedEmbeddings
@@ -243,10 +243,8 @@ class TypeEmbeddings:
         if ids is not None and (ids.dtype != torch.int64 or ids.shape != (len(part),)):
             raise ConfigError(f"{len(part)} rows, ids {ids.dtype} {list(ids.shape)}")
         given = np.arange(part.start, part.stop) if ids is None else ids.cpu().numpy()
-        try:
+        with blaming(DataError, folder, "the embeddings in it are of another graph", of=ConfigError):
             return rows_of_all(self._cluster, f"nodes:{node_type}", vertices, given)
-        except ConfigError as error:
-            raise DataError(folder, f"the embeddings in it are of another graph: {error}") from None
 
     def weights(self) -> SavedEmbeddings:
         """All rows of every type."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.train.settings.servers import CooperativeSettings, FullSettings, ServerSettings
 from atta.train.strategies.strategy import TrainingStrategy, check_servers, made_servers, trainer_at
 
@@ -23,10 +23,8 @@ def _check(settings: FullSettings) -> None:
         text = ",".join(map(str, settings.eas))
         if len(settings.eas) != 2:
             raise ConfigError(f"eas={text}: give MAX_HOP,FANOUT, such as 1,15")
-        try:
+        with blaming(ConfigError, f"eas={text}", of=ConfigError):
             settings.rule(0)
-        except ConfigError as error:
-            raise ConfigError(f"eas={text}: {error}") from error
 
 
 def _check_parts(settings: ServerSettings, parts: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from atta.errors import ConfigError, UnknownNameError
+from atta.errors import ConfigError, known_name
 from atta.partition.schema import Schema, TableSpec
 from atta.train.reports.epochs import Watched
 from atta.train.settings.common import TYPED_MODELS, TrainSettings, parse_early_stop
@@ -167,8 +167,7 @@ def watched_by(settings: TrainSettings) -> Watched:
     task = task_named(settings)
     metrics = {metric.name: metric for metric in (*task.metrics, LOSS)}
     name = task.metrics[0].name if settings.early_stop is None else parse_early_stop(settings.early_stop)[0]
-    if name not in metrics:
-        raise UnknownNameError.of(f"metric of --task {task.name}", name, metrics)
+    known_name(f"metric of --task {task.name}", name, metrics)
     return Watched(f"val_{name}", metrics[name].rises)
 
 

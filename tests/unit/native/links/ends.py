@@ -18,6 +18,7 @@ import numpy as np
 from atta import _native
 from atta.samplers import kernels
 from atta.samplers.methods import Method, tables_for
+from atta.samplers.methods.base import InEdges
 from tests import waiting
 
 PATIENCE_S = 60.0
@@ -82,7 +83,9 @@ class Edges:
         )
 
     def prepare(self, method: Method) -> None:
-        self.methods[method.number] = tables_for(method, self.indptr, self.indices, weight=self.weight, time=self.time)
+        self.methods[method.number] = tables_for(
+            method, InEdges(self.indptr, self.indices, weight=self.weight, time=self.time)
+        )
 
     def expected(self, rows: np.ndarray, method: int = 0, **options: Any) -> tuple[np.ndarray, ...]:
         return kernels.sample_neighbors(

@@ -16,7 +16,7 @@ from atta.compat import refuse
 from atta.compat.dgl.distributed.embedding import DistEmbedding, step
 from atta.compat.dgl.distributed.split import share
 from atta.compat.dgl.job import barrier, present
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.kvstore.spec import OptimiserSpec
 
 __all__ = ["SparseAdagrad", "SparseAdam"]
@@ -32,7 +32,7 @@ class _SavedShare:
     def __init__(self, path: Path) -> None:
         """Raises DataError for a file that is missing or damaged."""
         self.path = path
-        try:
+        with blaming(DataError, path, "not the state of an optimiser", of=_DAMAGED):
             self._arrays = np.load(path, allow_pickle=False)
             about = json.loads(self._arrays["about"].tobytes())
             version = about["version"]
@@ -40,8 +40,6 @@ class _SavedShare:
                 self.spec, self.world = OptimiserSpec.from_dict(about["optimiser"]), int(about["world"])
                 self._shares = [(int(of["first"]), int(of["count"])) for of in about["embeddings"]]
                 self.keys = [(of["name"], of["policy"], of["of"], of["width"]) for of in about["embeddings"]]
-        except _DAMAGED as error:
-            raise DataError(path, f"not the state of an optimiser: {error}") from None
         if version != _VERSION:
             raise DataError(path, f"format version {version!r}; this release reads version {_VERSION}")
 
@@ -59,22 +57,18 @@ class _SavedShare:
         about = {"version": _VERSION, "optimiser": dataclasses.asdict(spec), "world": world, "embeddings": held}
         arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         partial = path.with_name(f"{path.name}.partial")
-        try:
+        with blaming(DataError, path, "cannot be written", say=str):
             with partial.open("wb") as out:
                 np.savez(out, allow_pickle=False, **arrays)
             partial.replace(path)
-        except OSError as error:
-            raise DataError(path, f"cannot be written: {error}") from error
 
     def read_into(self, embeddings: Sequence[DistEmbedding]) -> None:
         """Write the state to the daemons."""
         for number, (embedding, (first, count)) in enumerate(zip(embeddings, self._shares, strict=True)):
             state = {}
             for name in self.spec.state_names:
-                try:
+                with blaming(DataError, self.path, f"{number}.{name}: cannot be read", of=_DAMAGED):
                     values = np.asarray(self._arrays[f"{number}.{name}"])
-                except _DAMAGED as error:
-                    raise DataError(self.path, f"{number}.{name}: cannot be read: {error}") from None
                 if values.shape != (count, embedding.embedding_dim) or values.dtype != np.float32:
                     raise DataError(self.path, f"{name}: {values.dtype} {list(values.shape)}")
                 state[name] = values
@@ -88,19 +82,14 @@ def _key(embedding: DistEmbedding) -> tuple[Any, ...]:
 
 class _SparseOptimiser:
     """Steps the rows that were used since the last step. One optimiser steps an embedding; one that is made when the
-    last has gone goes on with its state."""
+    last has gone goes on with its state. ``spec``: its settings, those given or those that were loaded."""
 
     def __init__(self, params: Iterable[DistEmbedding], spec: OptimiserSpec) -> None:
-        self._params, self._spec = list(params), spec
+        self._params, self.spec = list(params), spec
         for embedding in self._params:
             if not isinstance(embedding, DistEmbedding):
                 raise ConfigError(f"{type(self).__name__}: {type(embedding).__name__} is not a DistEmbedding")
             embedding.rows.bind(spec, self)
-
-    @property
-    def spec(self) -> OptimiserSpec:
-        """Its settings: those given, or those that were loaded."""
-        return self._spec
 
     def step(self) -> None:
         """Apply the gradients. All trainers call it, and go on when all rows are stepped. As in DGL, a row that several
@@ -117,7 +106,7 @@ class _SparseOptimiser:
         machines share."""
         job = present()
         barrier()
-        _SavedShare.write(Path(f"{f}_{job.rank}"), self._spec, self._params, job.rank, job.world)
+        _SavedShare.write(Path(f"{f}_{job.rank}"), self.spec, self._params, job.rank, job.world)
         barrier()
 
     def load(self, f: str | Path) -> None:
@@ -127,15 +116,15 @@ class _SparseOptimiser:
         job = present()
         barrier()
         first = _SavedShare(Path(f"{f}_0"))
-        if first.spec.kind != self._spec.kind:
-            raise DataError(first.path, f"the state of {first.spec.kind}, not of {self._spec.kind}")
+        if first.spec.kind != self.spec.kind:
+            raise DataError(first.path, f"the state of {first.spec.kind}, not of {self.spec.kind}")
         files, keys = [_SavedShare(Path(f"{f}_{rank}")) for rank in range(first.world)], [*map(_key, self._params)]
         for file in files:
             if (file.spec, file.world) != (first.spec, first.world):
                 raise DataError(file.path, "has other settings than the file of rank 0: not of the same save")
             if file.keys != keys:
                 raise DataError(file.path, f"the state of embeddings {file.keys}, not {keys}")
-        self._spec = first.spec
+        self.spec = first.spec
         for embedding in self._params:
             embedding.rows.set(first.spec)
         for file in files[job.rank :: job.world]:

@@ -3,6 +3,7 @@ of the dataset as tensors whose rows are fetched when they are asked for."""
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
@@ -14,7 +15,7 @@ from atta.client.tables.tensor import row_values
 from atta.compat.dgl.distributed.book import GraphPartitionBook, PartitionPolicy, tensor
 from atta.compat.dgl.distributed.recent import BatchRows
 from atta.compat.dgl.job import Job, barrier, present
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError, UnknownNameError, blaming
 from atta.kvstore.spec import MutableSpec, OptimiserSpec
 from atta.partition.names import table_word
 from atta.samplers.arguments import integers
@@ -222,10 +223,8 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
     """Numpy's dtype for torch's or its own; raises ConfigError for those that numpy lacks."""
     import torch
 
-    try:
+    with blaming(ConfigError, f"dtype {dtype}", of=TypeError):
         return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else np.dtype(dtype)
-    except TypeError as error:
-        raise ConfigError(f"dtype {dtype}: {error}") from None
 
 
 def _initialise(table: RemoteTable, policy: PartitionPolicy, init_func: InitFunc) -> None:
@@ -282,14 +281,7 @@ class NodeMask(ReadOnlyRows):
     def __init__(self, name: str, policy: PartitionPolicy, split: str, members: Callable[[], np.ndarray]) -> None:
         """``members()`` gives the ids of the split, ascending."""
         super().__init__(name, policy, (), np.dtype(bool))
-        self.split, self._fetch = split, members
-        self._found: np.ndarray | None = None
-
-    def members(self) -> np.ndarray:
-        """int64: ids of the vertices that it marks, ascending."""
-        if self._found is None:
-            self._found = self._fetch()
-        return self._found
+        self.split, self.members = split, functools.cache(members)
 
     def __getitem__(self, ids: Any) -> Any:
         rows = row_ids(self, ids)
@@ -309,17 +301,14 @@ class EdgeRows(ReadOnlyRows):
     def __init__(self, name: str, policy: PartitionPolicy, column: Callable[[], np.ndarray]) -> None:
         spec = policy.partition_book.types.schema.edge_tables[policy.type_name][name]
         super().__init__(name, policy, spec.row_shape, np.dtype(spec.dtype))
-        self._column = column
-        self._found: np.ndarray | None = None
+        self._column = functools.cache(column)
 
     def __getitem__(self, ids: Any) -> Any:
         rows = row_ids(self, ids)
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self):
             odd = rows[(rows < 0) | (rows >= len(self))][0]
             raise ConfigError(f"{self.name}: there is no edge {odd}: edges of a type count from 0 to {len(self) - 1}")
-        if self._found is None:
-            self._found = self._column()
-        return tensor(self._found[rows])
+        return tensor(self._column()[rows])
 
 
 class Frame(MutableMapping[str, DistRows]):
