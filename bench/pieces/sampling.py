@@ -2,7 +2,8 @@
 
     python -m atta_bench.pieces.sampling '{"system": "atta", "dataset": "...", ...}'
 
-is a measured process. It loads a graph, samples batches, and prints one line of JSON.
+is a measured process. It loads a graph, samples batches, and prints one line of JSON. The system ``renumber`` numbers the
+vertices of batches alone: by Atta, DGL and torch, beside a loop of reads.
 Every system gets the same CSC arrays, in which positions are the edge ids, and delivers compacted batches in its own
 form.
 """
