@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -122,14 +123,15 @@ class LocalAccess:
         self._sums: dict[bool, np.ndarray] = {}
 
     def answer(self, request: Request) -> Any:
+        graph = self._graph
         with blaming(ConfigError, of=ValueError):
             match request:
                 case Expand():
                     return self._expand(request)
                 case Step():
-                    return kernels.step(self._graph.indptr, self._graph.indices, request.vertices, request.bits)
+                    read = partial(kernels.taken, graph.indices)
+                    return kernels.step(graph.indptr, read, request.vertices, request.bits)
                 case Contains():
-                    graph = self._graph
                     keys = graph.keys if graph.source_keys is None else graph.source_keys
                     return kernels.has_edges(graph.indptr, graph.indices, keys, request.targets, request.sources)
                 case Degrees():

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, Unpack
@@ -44,8 +45,8 @@ class Answer:
 class EdgesElsewhere(Protocol):
     """In-edges that are not in memory."""
 
-    def read(self, positions: np.ndarray, sources: np.dtype, edge_ids: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and ids, of these types, of the edges at ``positions``, int64 [m]. Raises DataError."""
+    def read(self, positions: np.ndarray, *types: np.dtype) -> tuple[np.ndarray, ...]:
+        """Sources and ids, or sources alone, of these ``types``, of the edges at ``positions``, int64 [m]. Raises DataError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +124,10 @@ class Shard:
         for node_type in dataset.schema.node_types:
             lo, hi = dataset.book.range(node_type, part)
             self._keys[node_type] = np.ascontiguousarray(dataset.ids(node_type)[lo:hi], dtype=np.int64)
-        of_part = dataset.part(part)
+        of_part, on_disk = dataset.part(part), disk or {}
         self._edges = {
             edge_type: PartEdges.of(
-                of_part,
-                dataset.schema,
-                edge_type,
-                path=dataset.path,
-                resident=resident,
-                disk=(disk or {}).get(edge_type),
+                of_part, dataset.schema, edge_type, path=dataset.path, resident=resident, disk=on_disk.get(edge_type)
             )
             for edge_type in dataset.schema.edge_types
         }
@@ -236,16 +232,18 @@ class Shard:
         """One in-neighbour of each core row (int64 [m]), chosen by ``bits`` (uint64 [m]): int64 internal ids, -1 =
         none. A row's d in-edges are ordered by user id, and the one at ``bits * d >> 64`` is chosen. Errors as for
         ``degrees``."""
-        csc = self.csc(edge_type)
+        edges = self._of(edge_type)
+        sources, disk = edges.csc.indices, edges.disk
+        read = partial(kernels.taken, sources) if disk is None else lambda at: disk.read(at, sources.dtype)[0]
         with self._blaming(edge_type):
-            return kernels.step(csc.indptr, csc.indices, rows, bits)
+            return kernels.step(edges.drawn.indptr, read, rows, bits)
 
     def contains(self, edge_type: str, rows: np.ndarray, sources: np.ndarray) -> np.ndarray:
         """bool [m]: whether core row ``rows[i]`` has an in-edge from internal id ``sources[i]`` (int64 [m]). Errors as
         for ``degrees``."""
-        csc = self.csc(edge_type)
         keys = self.dataset.ids(self.dataset.schema.endpoints(edge_type)[0])
         with self._blaming(edge_type):
+            csc, _, rows = self._edges_of(edge_type, rows)
             return kernels.has_edges(csc.indptr, csc.indices, keys, rows, sources)
 
     def edges_from(self, edge_type: str, sources: np.ndarray, rows: range, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -267,13 +265,13 @@ class Shard:
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none
         exists. Raises ConfigError: a row outside the partition; UnknownNameError: no such edge type."""
-        csc = self.csc(edge_type)
-        source, target = self.dataset.schema.endpoints(edge_type)
+        source = self.dataset.schema.endpoints(edge_type)[0]
         with self._blaming(edge_type):
+            csc, keys, rows = self._edges_of(edge_type, rows)
             return kernels.sample_pairs(
                 csc.indptr,
                 csc.indices,
-                self._keys[target],
+                keys,
                 rows,
                 count=count,
                 stream_key=stream_key,
@@ -288,24 +286,36 @@ class Shard:
         an estimate only."""
         stride = max(1, len(rows) // DEGREE_SAMPLE)
         sample = rows[::stride] if stride > 1 else rows
-        found = sum(kernels.degree_sum(self.csc(e).indptr, np.ascontiguousarray(sample)) for e in edge_types)
+        found = sum(kernels.degree_sum(self.drawn(e).indptr, np.ascontiguousarray(sample)) for e in edge_types)
         return found * len(rows) // max(1, len(sample))
 
     def degrees(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: in-degrees. They serve to split full-neighbourhood answers into bounded messages. Raises
         ConfigError: a row outside the partition."""
         with self._blaming(edge_type):
-            return kernels.in_degrees(self.csc(edge_type).indptr, rows)
+            return kernels.in_degrees(self.drawn(edge_type).indptr, rows)
 
     def digests(self, edge_type: str, rows: np.ndarray) -> np.ndarray:
         """int64 [rows]: digests of the in-edges of core rows (``kernels.edge_digests``). Errors as for ``degrees``."""
-        csc = self.csc(edge_type)
-        source, target = self.dataset.schema.endpoints(edge_type)
-        keys, sources = self._keys[target], self.dataset.schema.node_counts[source]
+        n = self.dataset.schema.node_counts[self.dataset.schema.endpoints(edge_type)[0]]
         with self._blaming(edge_type):
+            csc, keys, rows = self._edges_of(edge_type, rows)
             return kernels.edge_digests(
-                csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, num_sources=sources, rows=rows
+                csc.indptr, csc.indices, csc.edge_ids, vertex_keys=keys, num_sources=n, rows=rows
             )
+
+    def _edges_of(self, edge_type: str, rows: np.ndarray) -> tuple[CSC, np.ndarray, np.ndarray]:
+        """Edges that have those of core ``rows``, user ids of their targets, and where ``rows`` are among these: all in place,
+        or those of ``rows`` read from the disk. Raises ValueError: a row outside the partition."""
+        edges, keys = self._of(edge_type), self._keys[self.dataset.schema.endpoints(edge_type)[1]]
+        if edges.disk is None:
+            return edges.csc, keys, rows
+        some, at = np.unique(rows, return_inverse=True)
+        counts = kernels.in_degrees(edges.drawn.indptr, some)
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        positions = np.repeat(edges.drawn.indptr[some] - ends[:-1], counts) + np.arange(ends[-1])
+        sources, ids = edges.disk.read(positions, edges.csc.indices.dtype, edges.csc.edge_ids.dtype)
+        return dataclasses.replace(edges.csc, indptr=ends, indices=sources, edge_ids=ids), keys[some], at
 
     def _blaming(self, edge_type: str) -> AbstractContextManager[None]:
         return blaming(ConfigError, f"part {self.part}, edge type {edge_type}", of=ValueError)

@@ -39,13 +39,8 @@ def flow_bytes_per_s(source: Host, target: Host, kind: str, seconds: float = 0.5
 
     Raises AttaError: a process failed.
     """
-    module = [sys.executable, "-m", "atta_bench.lab.flow"]
-    sender = source.popen(
-        [*module, "send", kind, source.address, "0"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    module, pipe = [sys.executable, "-m", "atta_bench.lab.flow"], subprocess.PIPE
+    sender = source.popen([*module, "send", kind, source.address, "0"], stdin=pipe, stdout=pipe, stderr=pipe)
     try:
         assert sender.stdout is not None
         words = sender.stdout.readline().split()
@@ -54,7 +49,7 @@ def flow_bytes_per_s(source: Host, target: Host, kind: str, seconds: float = 0.5
             raise AttaError(f"measuring {kind}: the sender at {source.address} ended: {_said(sender.communicate()[1])}")
         port = words[1].decode()
         command = [*module, "receive", kind, source.address, port, str(seconds)]
-        receiver = target.popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        receiver = target.popen(command, stdout=pipe, stderr=pipe)
         out, err = receiver.communicate(timeout=_TIMEOUT_S + seconds)
         if receiver.returncode:
             raise AttaError(f"measuring {kind}: {_said(err)}")
@@ -93,8 +88,6 @@ def _receive_tcp(host: str, port: int, seconds: float) -> float:
 
 
 def _send_grpc(host: str, port: int) -> int:
-    from concurrent.futures import ThreadPoolExecutor
-
     payload = bytes(_CHUNK)
 
     def send(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:

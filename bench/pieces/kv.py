@@ -38,7 +38,7 @@ _CHUNK_VALUES = 8 << 20
 _PORTS = (7070, 7071)
 _PULLS = 8
 """Number of pulls that are timed together where the link is not shaped: one takes only milliseconds."""
-_TIMEOUT_S = 600.0
+_TIMEOUT_S = 1800.0
 
 Figures = dict[str, dict[str, float]]
 """System -> figure -> value."""
@@ -257,11 +257,13 @@ def _background(host: Host, command: Sequence[str], log: Path) -> Iterator[subpr
 
 
 def _ask(host: Host, what: str, settings: str, threads: int) -> Figures:
+    return ask(host, _process(what, settings), threads, what)
+
+
+def ask(host: Host, command: Sequence[str], threads: int, what: str) -> dict[str, Any]:
     """The figures that a measuring process prints in the end. Raises AttaError: it failed, or was not done in time."""
     env = {"OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch", "PYTHONWARNINGS": "ignore"}
-    process = host.popen(
-        _process(what, settings), env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = host.popen(command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         out, err = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -271,7 +273,7 @@ def _ask(host: Host, what: str, settings: str, threads: int) -> Figures:
         process.communicate()
     if process.returncode:
         raise AttaError(f"{what}: {_end_of(err.decode(errors='replace'))}")
-    found: Figures = json.loads(out.decode().strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(out.decode().strip().splitlines()[-1])
     return found
 
 

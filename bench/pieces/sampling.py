@@ -2,7 +2,8 @@
 
     python -m atta_bench.pieces.sampling '{"system": "atta", "dataset": "...", ...}'
 
-is a measured process. It loads a graph, samples batches, and prints one line of JSON.
+is a measured process. It loads a graph, samples batches, and prints one line of JSON. The system ``renumber`` numbers the
+vertices of batches alone: by Atta, DGL and torch, beside a loop of reads.
 Every system gets the same CSC arrays, in which positions are the edge ids, and delivers compacted batches in its own
 form.
 """
@@ -11,10 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,21 +23,25 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from atta.errors import AttaError, ConfigError
+from atta import _native
+from atta.errors import ConfigError
 from atta.observe.settings import Option, check_bounds
 from atta.partition.dataset import Dataset
 from atta.samplers import kernels
+from atta.samplers.local.graph import LocalGraph
+from atta.samplers.local.sampler import LocalSampler
 from atta.samplers.methods import Method
 from atta_bench.command import measured
 from atta_bench.lab import flow
+from atta_bench.lab.netlab import loopback
 from atta_bench.lab.rounds import alternate
 from atta_bench.lab.workload import BatchSize, FanOuts, Seed
+from atta_bench.pieces.kv import ask
 from atta_bench.results import BenchReport
 
 METHODS = tuple(method.value for method in Method if method is not Method.UNIFORM)
 VARIANTS = (*METHODS, "disjoint", "untyped", "hetero", "hetero-16")
 _NEEDS = {"dgl": ("dgl",), "pyg": ("torch_geometric", "pyg_lib")}
-_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -98,34 +103,19 @@ def run(bench: SamplingBench, say: Callable[[str], None] = lambda _: None) -> Be
         for name, threads in runs
     }
 
-    def limits_of() -> dict[str, float]:
-        return {"random_reads_per_s": flow.random_reads_per_s(4 * edges)}
-
+    limits_of = partial(_limits, edges)
     alternate(systems, bench.runs, report, lambda found: found, limits_of=limits_of, say=say, peers=tuple(_NEEDS))
     return report
 
 
 def _measure(bench: SamplingBench, system: str, threads: int, _: Path) -> dict[str, float]:
     config = {**asdict(bench), "system": system, "threads": threads}
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"}
-    command = [sys.executable, "-m", "atta_bench.pieces.sampling", json.dumps(config)]
-    try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise AttaError(f"{system}: not done after {_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        raise AttaError(f"{system}: {' | '.join(done.stderr.strip().splitlines()[-3:])[-600:]}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    return {
-        "seeds_per_s": found["seeds"] / found["seconds"],
-        "edges_per_s": found["edges"] / found["seconds"],
-        "ns_per_edge": 1e9 * found["seconds"] / found["edges"],
-        "cpu_ns_per_edge": 1e9 * found["cpu_s"] / found["edges"],
-        "edges_per_seed": found["edges"] / found["seeds"],
-        "vertices_per_seed": found["nodes"] / found["seeds"],
-        "peak_per_output": found["peak_per_output"],
-        "table_bytes_per_edge": found["table_bytes"] / found["graph_edges"],
-    }
+    words = [sys.executable, "-m", "atta_bench.pieces.sampling", json.dumps(config)]
+    return ask(loopback(1)[0], words, threads, system)
+
+
+def _limits(edges: int) -> dict[str, float]:
+    return {"random_reads_per_s": flow.random_reads_per_s(4 * edges)}
 
 
 _WARM_UP = 4
@@ -166,6 +156,9 @@ def main() -> None:
     config = SamplerConfig(**json.loads(sys.argv[1]))
     dataset = Dataset.open(config.dataset, verify=False)
     csc = dataset.part(0).csc(dataset.schema.edge_types[0])
+    if config.system == "renumber":
+        print(json.dumps(_renumbering(config, csc.indptr, csc.indices)), flush=True)
+        os._exit(0)
     system = {"dgl": _dgl, "pyg": _pyg}.get(config.system, _atta)(config, csc.indptr, csc.indices)
     rng, vertices = np.random.default_rng(config.seed), len(csc.indptr) - 1
     seeds = [rng.choice(vertices, config.batch_size, replace=False) for _ in range(_WARM_UP + config.batches)]
@@ -178,26 +171,23 @@ def main() -> None:
     system.edges = system.nodes = system.nbytes = 0
     cpu, start = time.process_time(), time.perf_counter()
     system.run(seeds[_WARM_UP:])
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    drawn = config.batches * config.batch_size
     found = {
-        "seconds": seconds,
-        "cpu_s": time.process_time() - cpu,
-        "seeds": config.batches * config.batch_size,
-        "edges": system.edges,
-        "nodes": system.nodes,
+        "seeds_per_s": drawn / seconds,
+        "edges_per_s": system.edges / seconds,
+        "ns_per_edge": 1e9 * seconds / system.edges,
+        "cpu_ns_per_edge": 1e9 * cpu / system.edges,
+        "edges_per_seed": system.edges / drawn,
+        "vertices_per_seed": system.nodes / drawn,
         "peak_per_output": first_peak / max(1, first_bytes),
-        "table_bytes": system.table_bytes,
-        "graph_edges": len(csc.indices),
+        "table_bytes_per_edge": system.table_bytes / len(csc.indices),
     }
     print(json.dumps(found), flush=True)
     os._exit(0)  # some libraries take seconds to free a large graph
 
 
 def _atta(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _SamplingSystem:
-    from atta.samplers.local.graph import LocalGraph
-    from atta.samplers.local.sampler import LocalSampler
-    from atta.samplers.methods import Method
-
     kernels.retain_heap()
     variant = config.system.partition("-")[2]
     if variant.startswith("hetero"):
@@ -216,7 +206,7 @@ def _atta(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Sa
         seeds = np.concatenate(batches)
         stream = sampler.batches(
             seeds, config.num_neighbors, config.batch_size, threads=config.threads, frontier="all",
-            disjoint=variant == "disjoint", input_time=np.full(len(seeds), _TIMES // 2) if method.temporal else None,
+            disjoint=variant == "disjoint", input_time=np.full(len(seeds), _TIMES // 2) if method.temporal else None
         )  # fmt: skip
         for batch in stream:
             system.edges += len(batch.row)
@@ -233,8 +223,6 @@ def _typed_edges(indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> dict
     With ``ring`` there are four edge types: sources move by up to three places, so that every edge comes from the type
     after that of its target. Otherwise all 16 pairs of types occur, and every vertex has in-edges of four types.
     """
-    from atta.samplers.local.graph import LocalGraph
-
     graphs: dict[str, Any] = {}
     targets = np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr))
     moved = _ring(indices, targets, len(indptr) - 1) if ring else indices
@@ -247,7 +235,7 @@ def _typed_edges(indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> dict
             ends = np.concatenate([[0], np.cumsum(np.bincount(rows[chosen], minlength=counts[target]))])
             graphs[f"t{source}__to__t{target}"] = LocalGraph.from_csc(
                 kernels.resident(ends), kernels.resident(sources[chosen] // _KINDS),
-                source_keys=None if source == target else np.arange(counts[source]),
+                source_keys=None if source == target else np.arange(counts[source])
             )  # fmt: skip
     return graphs
 
@@ -260,8 +248,6 @@ def _ring(indices: np.ndarray, targets: np.ndarray, nodes: int) -> np.ndarray:
 
 
 def _hetero(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray, *, ring: bool) -> _SamplingSystem:
-    from atta.samplers.local.sampler import LocalSampler
-
     graphs = _typed_edges(indptr, indices, ring=ring)
     per_type = 1 if ring else _KINDS
     sampler = LocalSampler(graphs)
@@ -273,11 +259,10 @@ def _hetero(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray, *, r
             seeds, fan_outs, config.batch_size, threads=config.threads, frontier="all", seed_type="t0"
         )
         for batch in stream:
-            system.edges += sum(len(row) for row in batch.row.values())
-            system.nodes += sum(len(ids) for ids in batch.n_id.values())
-            system.nbytes += sum(
-                a.nbytes for part in (batch.n_id, batch.row, batch.col, batch.e_id) for a in part.values()
-            )
+            system.edges += sum(map(len, batch.row.values()))
+            system.nodes += sum(map(len, batch.n_id.values()))
+            parts = batch.n_id, batch.row, batch.col, batch.e_id
+            system.nbytes += sum(a.nbytes for part in parts for a in part.values())
 
     system = _SamplingSystem(run)
     return system
@@ -288,11 +273,7 @@ def _dgl(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Sam
     import torch
 
     torch.set_num_threads(config.threads)
-    arrays = (
-        torch.from_numpy(np.array(indptr)),
-        torch.from_numpy(indices.astype(np.int64)),
-        torch.empty(0, dtype=torch.int64),
-    )
+    arrays = tuple(torch.from_numpy(a.astype(np.int64)) for a in (indptr, indices, indices[:0]))
     graph = dgl.graph(("csc", arrays), num_nodes=len(indptr) - 1)
     sampler = dgl.dataloading.NeighborSampler(list(config.num_neighbors)[::-1])  # DGL counts from the input side
 
@@ -328,6 +309,41 @@ def _pyg(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> _Sam
 
     system = _SamplingSystem(run)
     return system
+
+
+def _renumbering(config: SamplerConfig, indptr: np.ndarray, indices: np.ndarray) -> dict[str, float]:
+    """Nanoseconds to number the source of one edge of a batch, by way: medians over batches. ``loop`` reads 4 bytes of a
+    table for each, and does nothing else. Of Atta, every thread numbers a batch of its own. DGL makes a block of the edges.
+    """
+    import dgl
+    import torch
+
+    torch.set_num_threads(config.threads)
+    vertices, rng = len(indptr) - 1, np.random.default_rng(config.seed)
+    seeds = rng.choice(vertices, (config.batches, config.batch_size), replace=False).ravel()
+    sampler = LocalSampler(LocalGraph.from_csc(kernels.resident(indptr), kernels.resident(indices)))
+    compactors = [kernels.Compactor(vertices) for _ in range(config.threads)]
+    table, pool = kernels.resident(np.ones((vertices, 4), np.uint8)), ThreadPoolExecutor(config.threads)
+
+    def time_of(batch: Any) -> dict[str, float]:
+        ids, ends = batch.n_id[batch.row], torch.from_numpy(batch.n_id[batch.col])
+        sources, out = torch.from_numpy(ids), np.ones((len(ids), 4), np.uint8)
+        edges, targets, found = dgl.graph((sources, ends), num_nodes=vertices), torch.unique(ends), dict[str, float]()
+
+        ways: dict[str, Callable[[], Any]] = {
+            "atta": lambda: [*pool.map(lambda c: (c.reset(), c.insert(ids)), compactors)],
+            "loop": lambda: _native.reference_gather(table, ids, out, 32, False, config.threads),
+            "torch": lambda: torch.unique(sources, return_inverse=True),
+            "dgl": lambda: dgl.to_block(edges, targets),
+        }
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            found[name] = 1e9 * (time.perf_counter() - start) / len(ids)
+        return {**found, "atta": found["atta"] / config.threads}
+
+    times = [time_of(b) for b in sampler.batches(seeds, config.num_neighbors, config.batch_size, frontier="all")]
+    return {name: float(np.median([found[name] for found in times])) for name in times[0]}
 
 
 def _peak(*, reset: bool = False) -> int:

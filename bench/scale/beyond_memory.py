@@ -54,12 +54,8 @@ def disk_rates(path: Path) -> dict[str, float]:
 
 def load(given: Namespace, limit: int, memory: str, address: str) -> dict[str, Any]:
     """Load batches from a daemon in a control group. Also gives the vertices and a hash of each batch."""
-    where = ["--data", str(given.dataset), "--listen", address, "--memory", memory, "--buffer", str(BUFFER)]
-    command = [
-        sys.executable,
-        *["-m", "atta.cli.main", "serve", "--part", "0", "--no-verify", "--log-level", "warning"],
-        *where,
-    ]
+    how = f"serve --part 0 --no-verify --log-level warning --listen {address} --memory {memory} --buffer {BUFFER}"
+    command = [sys.executable, "-m", "atta.cli.main", *how.split(), "--data", str(given.dataset)]
     found: dict[str, Any] = {"memory": memory, "asked": [], "hashes": []}
     with MemoryGroup(limit) as group, subprocess.Popen(group.command(command)) as daemon:
         try:

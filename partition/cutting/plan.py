@@ -99,10 +99,8 @@ def estimate(size: GraphSize, method: str, parts: int) -> Estimate:
     vertices = _PER_VERTEX * size.nodes + _PROCESS
     assign = vertices if form == "random" else union + vertices
     if form.startswith("metis"):
-        kept = (
-            round(min(size.neighbors, _KEPT_PER_VERTEX * _CAP * size.nodes)) if form.endswith("yes") else size.neighbors
-        )
-        assign += 16 * kept + metis_bytes(size.nodes, kept, _THINGS)
+        kept = round(_KEPT_PER_VERTEX * _CAP * size.nodes) if form.endswith("yes") else size.neighbors
+        assign += metis_bytes(size.nodes, min(kept, size.neighbors), _THINGS)
     elif form != "random":
         read = thread_count() * 2 * end * min(SLICE, size.edges)
         sorting = sorted_ + _PER_UNION_VERTEX * size.nodes + read

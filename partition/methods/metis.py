@@ -31,29 +31,29 @@ def metis_bytes(vertices: int, neighbors: int, things: int) -> int:
 
 
 def metis_owners(
-    rows: tuple[Longs, Longs, Longs], weights: Longs, *, parts: int, seeds: Sequence[int], iterations: int | None = None
+    rows: list[Longs], weights: Longs, *, parts: int, seeds: Sequence[int], iterations: int | None = None
 ) -> list[npt.NDArray[np.int32]]:
     """Partition of each vertex, int32 [n], for each of ``seeds``. METIS runs once per seed, one after another.
-    ``rows``: starts of the rows [n+1], neighbours (both directions stored, no self-loops), weights of the edges.
-    ``weights``: [n, C], one column per constraint. ``iterations``: of refinement at each level; None: METIS' default.
-    Raises QuotaExceededError: METIS would not fit into the memory that is free; AttaError: METIS fails."""
-    indptr, indices, edge_weights = rows
-    needed, free = metis_bytes(len(indptr) - 1, len(indices), weights.shape[1]), available_bytes()
+    ``rows``: starts of the rows [n+1], neighbours (both directions stored, no self-loops), weights of the edges. It is
+    emptied. ``weights``: [n, C], one column per constraint. ``iterations``: of refinement at each level; None: METIS'
+    default. Raises QuotaExceededError: METIS would not fit into the memory that is free; AttaError: METIS fails."""
+    vertices, neighbors = len(rows[0]) - 1, len(rows[1])
+    needed, free = metis_bytes(vertices, neighbors, weights.shape[1]), available_bytes()
     if needed > free:
         raise QuotaExceededError(
-            f"METIS would take about {needed / 2**30:.1f} GiB for {len(indptr) - 1:,} vertices with {len(indices):,} "
+            f"METIS would take about {needed / 2**30:.1f} GiB for {vertices:,} vertices with {neighbors:,} "
             f"neighbours, and {free / 2**30:.1f} GiB are free: tame it (tame=yes, a smaller cap), or use ldg"
         )
-    arrays = [indptr, indices, weights]
-    if len(indices) and edge_weights.min() != edge_weights.max():
-        arrays.append(edge_weights)
-    sizes = [len(indptr) - 1, len(indices), weights.shape[1], len(arrays) - 3, parts]
+    if not neighbors or rows[2].min() == rows[2].max():
+        rows.pop()
+    rows.insert(2, weights)
+    sizes = [vertices, neighbors, weights.shape[1], len(rows) - 3, parts]
     command = [sys.executable, "-m", "atta.partition.methods.metis_child", *map(str, sizes)]
     command += ["" if iterations is None else str(iterations), *map(str, seeds)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:
         try:
-            _send(child, arrays)
+            _send(child, rows)
             out, errors = child.communicate()
         except BaseException:
             child.kill()
@@ -64,11 +64,11 @@ def metis_owners(
     return list(np.frombuffer(out, np.int32).reshape(len(seeds), -1).copy())
 
 
-def _send(child: subprocess.Popen[bytes], arrays: Sequence[Longs]) -> None:
+def _send(child: subprocess.Popen[bytes], arrays: list[Longs]) -> None:
     assert child.stdin is not None
     with suppress(BrokenPipeError):  # the exit status and message of METIS tell more
-        for array in arrays:
-            child.stdin.write(np.ascontiguousarray(array, np.int64).data)
+        while arrays:  # the child has its own copy, so none is kept here
+            child.stdin.write(np.ascontiguousarray(arrays.pop(0), np.int64).data)
 
 
 TAME = ("auto", "yes", "no")
@@ -119,12 +119,11 @@ class Metis:
         union = Union.of(graph)
         weights, slack = constraints(graph, names), slacks(graph, self.bounds(names))
         tamed = self.tame == "yes" or (self.tame == "auto" and len(union.indices) >= TAME_FROM)
-        rows = union.sparse(self.cap, seed) if tamed else weighted_rows(union)
+        rows = [*(union.sparse(self.cap, seed) if tamed else weighted_rows(union))]
         iterations = _TAMED_ITERATIONS if tamed else None
         needed = metis_bytes(len(rows[0]) - 1, len(rows[1]), weights.shape[1])
         progress.stage(f"metis, about {needed / 2**30:.1f} GiB", None)
         [owners] = metis_owners(rows, weights, parts=parts, seeds=[seed], iterations=iterations)
-        del rows
         # METIS gets 3 % for everything, because it fails if a tighter bound is hard to keep.
         progress.stage("refining", self.passes + 1)
         room = capacities(weights, parts, slack)

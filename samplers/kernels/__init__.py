@@ -4,7 +4,7 @@ ValueError that names the argument, and never causes a read out of bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Unpack
 
 import numpy as np
@@ -131,13 +131,13 @@ def in_degrees(indptr: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.asarray(indptr[rows + 1] - indptr[rows])
 
 
-def step(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
+def step(indptr: np.ndarray, read: Callable[..., np.ndarray], rows: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """One source of each row (int64 [m]), chosen by ``bits`` (uint64 [m]): of d in-edges the one at ``bits * d >> 64``; -1
-    for a row without in-edges. int64 [m]."""
-    degree = in_degrees(indptr, rows)
-    at = np.where(degree > 0, indptr[rows] + scaled(bits, degree), 0)
-    found = taken(indices, at) if len(indices) else np.zeros(len(rows), dtype=np.int64)
-    return np.where(degree > 0, found, -1).astype(np.int64, copy=False)
+    for a row without in-edges. int64 [m]. ``read`` gives those of the edges at some positions, int64."""
+    degree, found = in_degrees(indptr, rows), np.full(len(rows), -1, np.int64)
+    some = degree > 0
+    found[some] = read((indptr[rows] + scaled(bits, degree))[some])
+    return found
 
 
 def taken(table: np.ndarray, positions: np.ndarray) -> np.ndarray:

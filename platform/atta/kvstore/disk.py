@@ -57,11 +57,12 @@ class DiskEdges(EdgesElsewhere):
         with _blaming():
             self.natives = _blocks(sources, slots[0]), _blocks(edge_ids, slots[1])
 
-    def read(self, positions: np.ndarray, sources: np.dtype, edge_ids: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Sources and ids of the edges at ``positions``, int64 [m]. Raises DataError: a file cannot be read."""
-        found = np.empty(len(positions), sources), np.empty(len(positions), edge_ids)
+    def read(self, positions: np.ndarray, *types: np.dtype) -> tuple[np.ndarray, ...]:
+        """Sources and ids of the edges at ``positions``, int64 [m], or sources alone. Raises DataError: a file cannot be
+        read."""
+        found = tuple(np.empty(len(positions), dtype) for dtype in types)
         with _blaming():
-            for native, start, out in zip(self.natives, self.starts, found, strict=True):
+            for native, start, out in zip(self.natives, self.starts, found, strict=False):
                 native.values(start, positions, out)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ from atta.kvstore.cache.choice import (
 )
 from atta.kvstore.cache.rows import RecentRows
 from atta.kvstore.cache.sums import KeptSums, sum_keys
+from atta.kvstore.disk import DiskEdges
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
+from atta.partition.graph.needs import edge_file
 from atta.partition.schema import TableSpec
 from atta.samplers import kernels
 from atta.samplers.batch.items import SumItem
@@ -324,6 +327,30 @@ def test_digests_are_those_of_the_definition(dataset: Dataset, shards: list[Shar
             head = mix64(mix64(ids[low + row : low + row + 1].view(np.uint64)) + np.uint64(len(sources)))
             total = head[0] + ((sources + turned) * weights).sum(dtype=np.uint64)
         assert total == found[row : row + 1].view(np.uint64)[0]
+
+
+def test_edges_on_the_disk_answer_as_those_in_memory(dataset: Dataset, shards: list[Shard]) -> None:
+    paths = [dataset.path / edge_file(1, EDGES, name) for name in ("indices", "edge_ids")]
+    shard, rng = Shard(dataset, 1, disk={EDGES: DiskEdges(paths[0], paths[1], (2, 2))}), np.random.default_rng(4)
+    edges = shard._edges[EDGES]
+    unread = replace(edges.csc, indices=np.zeros_like(edges.csc.indices), edge_ids=np.zeros_like(edges.csc.edge_ids))
+    shard._edges[EDGES] = replace(edges, csc=unread)
+    low, high = dataset.book.range("node", 1)
+    rows, bits = rng.integers(0, high - low, 400), rng.integers(0, 1 << 63, 400, dtype=np.uint64) * np.uint64(2)
+    sources = np.where(
+        rng.random(400) < 0.5, np.maximum(shards[1].step(EDGES, rows, bits), 0), rng.integers(0, NODES, 400)
+    )
+
+    def answers(of: Shard) -> list[list[int]]:
+        pairs = [of.pair(EDGES, rows, count=3, negative=negative, stream_key=5) for negative in (False, True)]
+        found = [of.step(EDGES, rows, bits), of.contains(EDGES, rows, sources), of.digests(EDGES, rows), *pairs]
+        return [array.tolist() for array in found]
+
+    assert answers(shard) == answers(shards[1])
+    assert {False, True} == set(shard.contains(EDGES, rows, sources).tolist())
+    for wrong in (-1, high - low):
+        with pytest.raises(ConfigError, match=f"row outside 0..{high - low - 1}"):
+            shard.digests(EDGES, np.array([wrong]))
 
 
 @settings(max_examples=60, deadline=None)

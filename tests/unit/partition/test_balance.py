@@ -228,7 +228,7 @@ rng, n = np.random.default_rng(0), 60_000
 ends = rng.integers(0, n, (2, 10 * n))
 ends = ends[:, ends[0] != ends[1]]
 source, target = np.divmod(np.unique(np.concatenate([ends[0] * n + ends[1], ends[1] * n + ends[0]])), n)
-rows = np.searchsorted(source, np.arange(n + 1)), target, np.ones(len(target), np.int64)
+rows = [np.searchsorted(source, np.arange(n + 1)), target, np.ones(len(target), np.int64)]
 weights = np.ones((n, 1), np.int64)
 thread = threading.Thread(target=lambda: metis_owners(rows, weights, parts=4, seeds=range(3)), daemon=True)
 thread.start()

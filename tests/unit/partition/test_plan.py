@@ -45,6 +45,17 @@ def test_formulas_fit_graphs_of_a_billion_edges_and_less(monkeypatch: pytest.Mon
     assert max(case["edges"] for case in document["results"]) == 10**9
 
 
+def test_memory_is_that_of_all_processes_within_a_factor_of_1_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = json.loads((RESULTS / "partition-plan.json").read_text())
+    monkeypatch.setattr(plan, "thread_count", lambda: document["machine"]["cores"])
+    for case in document["results"]:
+        size = GraphSize(case["nodes"], case["edges"], row_bytes=document["config"]["row_bytes"])
+        found = estimate(size, case["method"], case["parts"]).memory / 2**30
+        assert 1 / 1.3 < found / case["all_gib"] < 1.3, case
+        assert 1 / 1.3 < found / case["largest_gib"] < 1.3, case
+    assert {case["method"] for case in document["results"]} == {"metis", "metis:tame=yes", "metis:tame=no", "ldg"}
+
+
 @pytest.mark.parametrize("parts", [1, 3])
 def test_bytes_on_disk(tmp_path: Path, parts: int) -> None:
     rng, n, m = np.random.default_rng(0), 20_000, 200_000
