@@ -151,6 +151,8 @@ def draw_graph(path: str, report: Mapping[str, Any], degrees: Mapping[str, npt.N
 
 
 def _draw_degrees(axis: Any, degrees: Mapping[str, npt.NDArray[np.int64]]) -> None:
+    from matplotlib.ticker import LogLocator
+
     largest = sorted(degrees.items(), key=lambda of: -int(of[1].sum()))[: 2 * len(COLOURS)]
     for number, (name, counts) in enumerate(largest):
         at_least = counts[::-1].cumsum()[::-1] / max(1, int(counts.sum()))
@@ -158,6 +160,7 @@ def _draw_degrees(axis: Any, degrees: Mapping[str, npt.NDArray[np.int64]]) -> No
         none = f" ({1 - at_least[1:2].sum():.1%} have none)" if counts[:1].any() else ""
         _curve(axis, [(int(k), float(at_least[k])) for k in known], number, f"{name}{none}")
     axis.set(xscale="log", yscale="log", xlabel="in-degree", ylabel="share of vertices with at least as many")
+    axis.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:,g}", minor_formatter="")
     axis.legend(fontsize="small")
 
 

@@ -103,7 +103,7 @@ def train(
 def _write(report: TrainReport, json_file: str | None, plot: str | None, *, first: bool) -> None:
     if report.epochs or not isinstance(report.ended, ConfigError | DataError):  # else a report of before stays
         write_json(json_file, found := report.to_json())
-        if report.config.checkpoint is not None and first:
+        if report.config.checkpoint is not None and first and report.epochs:  # else its folder may not be there yet
             from atta.partition.disk.mirror import Mirror
             from atta.train.reports.run import REPORT
 
