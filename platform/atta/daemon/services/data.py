@@ -362,24 +362,25 @@ _REPLY_BYTES = ARRAYS_BYTES - (1 << 16)
 class IdService:
     """``IdService`` of a daemon."""
 
-    def __init__(self, dataset: Dataset, part: int, store: Store, make: AnswerMaker) -> None:
-        self._dataset, self._part, self._store, self._make = dataset, part, store, make
-        self._indexes: dict[str, StringIndex] = {}
+    def __init__(self, dataset: Dataset, part: int, versions: LiveVersions, make: AnswerMaker) -> None:
+        self._dataset, self._part, self._versions, self._make = dataset, part, versions, make
+        self._indexes: dict[tuple[str, bool], tuple[Rows, Places, StringIndex]] = {}
         self._indexing = threading.Lock()
 
     async def numbers(self, request: ids_pb2.NumbersRequest, context: Context) -> ids_pb2.NumbersReply:
         self._width(request.node_type)
         if not 1 <= request.width <= MAX_WIDTH or len(request.strings) % request.width:
             raise ConfigError(f"{len(request.strings)} bytes are no strings of {request.width} bytes, 1 to {MAX_WIDTH}")
-        wanted = np.frombuffer(request.strings, np.uint8).reshape(-1, request.width)
-        at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, wanted)
+        wanted, names = np.frombuffer(request.strings, np.uint8).reshape(-1, request.width), await self._names(request)
+        at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, names, wanted)
         return ids_pb2.NumbersReply(at=at.tobytes(), numbers=numbers.tobytes())
 
     async def strings(self, request: ids_pb2.StringsRequest, context: Context) -> ids_pb2.StringsReply:
         width, numbers = self._width(request.node_type), as_array(request.numbers, wide=True)
         if len(numbers) * width > _REPLY_BYTES:
             raise ConfigError(f"{len(numbers)} strings of {width} bytes: at most {_REPLY_BYTES} bytes in one request")
-        at, rows = await self._make.run(CHUNK_BYTES, self._named, request.node_type, numbers)
+        names = await self._names(request)
+        at, rows = await self._make.run(CHUNK_BYTES, self._named, request.node_type, names, numbers)
         return ids_pb2.StringsReply(width=width, at=at.tobytes(), strings=rows.tobytes())
 
     def _width(self, node_type: str) -> int:
@@ -388,28 +389,47 @@ class IdService:
             raise ConfigError(f"the vertices of node type {node_type!r} have no string ids")
         return width
 
-    def _found(self, node_type: str, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = self._index(node_type).find(wanted)
+    async def _names(self, request: ids_pb2.NumbersRequest | ids_pb2.StringsRequest) -> Rows:
+        """The strings of this daemon's vertices, as the newest version has them."""
+        (table,) = await self._versions.tables(request.node_type, [NAME], self._versions.book.newest)
+        return table.data
+
+    def _found(self, node_type: str, names: Rows, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.full(len(wanted), -1, np.int64)
+        for of_room in (False, True) if self._dataset.schema.room.get(node_type) else (False,):
+            places, index = self._index(node_type, names, of_room=of_room)
+            found = index.find(wanted)
+            rows[found >= 0] = places[found[found >= 0]]
         at = np.flatnonzero(rows >= 0).astype(np.int32)
         lo, _ = self._dataset.book.range(node_type, self._part)
         return at, np.asarray(self._dataset.ids(node_type)[lo + rows[at]])
 
-    def _named(self, node_type: str, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        internal = self._dataset.to_internal(node_type, numbers)
+    def _named(self, node_type: str, names: Rows, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        internal = self._versions.now.to_used(node_type, numbers)
         lo, hi = self._dataset.book.range(node_type, self._part)
         at = np.flatnonzero((internal >= lo) & (internal < hi)).astype(np.int32)
-        return at, self._store.table(node_type, NAME).data[internal[at] - lo]
+        return at, names[internal[at] - lo]
 
-    def _index(self, node_type: str) -> StringIndex:
-        """The index of this daemon's strings. It is made when it is first used."""
+    def _index(self, node_type: str, names: Rows, *, of_room: bool) -> tuple[Places, StringIndex]:
+        """The index of this daemon's strings, and the places of its rows among ``names``. It is made when it is first used; that
+        of vertices of the room, which are few, also when there are new ones."""
         with self._indexing:
-            if node_type not in self._indexes:
-                rows = self._store.table(node_type, NAME).data
-                index = StringIndex(rows)
-                if (twice := index.twice()) is not None:
-                    name = str(to_strings(rows[twice : twice + 1])[0])
-                    raise DataError(
-                        self._dataset.path, f"two vertices of node type {node_type!r} have the string id {name!r}"
-                    )
-                self._indexes[node_type] = index
-        return self._indexes[node_type]
+            known = self._indexes.get((node_type, of_room))
+            if known is not None and (not of_room or known[0] is names):
+                return known[1:]
+            lo, hi = self._dataset.book.range(node_type, self._part)
+            first, room = self._dataset.schema.in_use(node_type), self._dataset.schema.room.get(node_type, 0)
+            places: Places = np.arange(hi - lo)
+            if room:
+                next_id = self._dataset.ids(node_type)[self._dataset.sorted_internal(node_type)[first]]
+                mine = (self._dataset.ids(node_type)[lo:hi] >= next_id) == of_room
+                places = np.flatnonzero(mine & names.any(axis=1))
+            rows = names[places] if room else names
+            index = StringIndex(rows)
+            if (twice := index.twice()) is not None:
+                name = str(to_strings(rows[twice : twice + 1])[0])
+                raise DataError(
+                    self._dataset.path, f"two vertices of node type {node_type!r} have the string id {name!r}"
+                )
+            self._indexes[node_type, of_room] = names, places, index
+            return places, index

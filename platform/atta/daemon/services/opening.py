@@ -80,9 +80,10 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
             internal = np.asarray(members, dtype=np.int64)
             chosen = ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
         case "all":
-            _check_room(dataset.schema.node_counts[seeds.node_type])
-            everything = np.arange(dataset.schema.node_counts[seeds.node_type])
-            chosen = ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
+            _check_room(count := dataset.schema.in_use(seeds.node_type))
+            some = dataset.schema.room.get(seeds.node_type)
+            everything = np.sort(dataset.used(seeds.node_type)).astype(np.int64) if some else np.arange(count)
+            chosen = ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)[everything]))
         case "part":
             return _part(dataset, seeds)
         case "batches":
@@ -96,7 +97,7 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
             chosen = _of_types(dataset, seeds)
         case _:
             user_ids = _longs("ids", seeds.ids)
-            internal = dataset.to_internal(seeds.node_type, user_ids)
+            internal = dataset.to_used(seeds.node_type, user_ids)
             chosen = ChosenSeeds(internal, user_ids, np.arange(len(user_ids)))
     if seeds.times and len(times) != len(chosen.internal):
         raise ConfigError(f"seeds: {len(times)} times for {len(chosen.internal)} seeds")
@@ -135,7 +136,7 @@ def _of_types(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     internal, owners = np.empty_like(user_ids), np.empty_like(user_ids)
     for number in np.unique(types).tolist():
         mine = types == number
-        internal[mine] = dataset.to_internal(names[number], user_ids[mine])
+        internal[mine] = dataset.to_used(names[number], user_ids[mine])
         owners[mine] = np.searchsorted(dataset.partitions.offsets[names[number]], internal[mine], side="right")
     places = np.empty_like(internal)
     places[np.lexsort((internal, types, owners))] = np.arange(len(internal))
@@ -155,7 +156,7 @@ def _links(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
         exclude = (*exclude, (links.exclude_reverse, True))
     position = np.arange(len(ends[0]))
     return ChosenSeeds(
-        dataset.to_internal(target, ends[1]), position, position, sources=dataset.to_internal(source, ends[0]),
+        dataset.to_used(target, ends[1]), position, position, sources=dataset.to_used(source, ends[0]),
         exclude=exclude,
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from atta.daemon.services.rooms import UNASKED_S, Debts
 from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.observe.machine.threads import aside
+from atta.partition.dataset import Dataset
 from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import session_pb2
 from atta.wire.bulk import BATCH_DATA
@@ -93,14 +94,15 @@ class SessionService:
         if name not in self._sessions:
             if not self._openings.under_way(name):
                 self._check_places(len(self._openings))
-            check = partial(check_request, request, self._engine.dataset, self._config)
+            dataset = self._engine.dataset if self._versions is None else self._versions.now
+            check = partial(check_request, request, dataset, self._config)
             try:
                 checked = await self._openings.checked(name, digest, check)
             except DataError:  # a file that is mapped for the session alone may have changed
                 await self._check_files()
                 raise
             await self._check_files()
-            await self._start(name, digest, checked, request)
+            await self._start(name, digest, checked, request, dataset)
         session = self._sessions[name]
         if session.digest != digest:
             raise taken(name)
@@ -128,8 +130,11 @@ class SessionService:
                 f"the most that this daemon allows (--max-sessions {self._config.max_sessions})"
             )
 
-    async def _start(self, name: str, digest: bytes, checked: SessionRequest, request: session_pb2.OpenRequest) -> None:
-        """Start the session, unless the same request has done so. From here on it has its version of the tables."""
+    async def _start(
+        self, name: str, digest: bytes, checked: SessionRequest, request: session_pb2.OpenRequest, dataset: Dataset
+    ) -> None:
+        """Start the session, unless the same request has done so. From here on it has its version of the tables. ``dataset``:
+        that of the version for which it was checked."""
         if name in self._sessions:
             return
         with ExitStack() as undo:
@@ -137,6 +142,10 @@ class SessionService:
             if self._versions is not None:
                 view = await self._versions.open(request.version if request.HasField("version") else None)
                 undo.callback(self._versions.close, view)
+                if view.dataset.schema.room != dataset.schema.room:  # it may be about other vertices
+                    checked = await aside(check_request, request, view.dataset, self._config)
+                elif view.dataset.schema is not dataset.schema:
+                    checked = with_schema(checked, view.dataset.schema, self._config)
             if checked.plan.summed is not None:
                 schema, sources = self._engine.dataset.schema, {} if view is None else view.sources
                 checked = replace(checked, shifts=await self._engine.largest.shifts(checked.plan, schema, sources))
@@ -144,8 +153,6 @@ class SessionService:
                 return
             self._openings.refuse_ended(name)
             self._check_places(0)  # others may have been opened while the version was read
-            if view is not None and view.dataset.schema is not self._engine.dataset.schema:
-                checked = with_schema(checked, view.dataset.schema, self._config)
             session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
             undo.pop_all()
         self._sessions[name] = session
