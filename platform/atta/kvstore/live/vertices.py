@@ -64,8 +64,9 @@ class NewVertices:
             return ids
         names, counts = np.unique(to_strings(self.graph.table(node_type, NAME)[new]), return_counts=True)
         if names[0] == "" or counts.max() > 1:
+            name = str(names[0 if names[0] == "" else counts.argmax()])
             raise ConfigError(
-                f"{self.graph.path}: two vertices of {node_type!r} are called {str(names[counts.argmax()])!r}"
+                f"{self.graph.path}: vertices of {node_type!r} need string ids of their own, not {name!r}"
             )
         ids = ids.copy()
         ids[new] = next_ids
