@@ -11,7 +11,7 @@ import pytest
 
 from atta.errors import ConfigError, UnknownNameError
 from atta.kvstore.live.folder import VersionFolder
-from atta.kvstore.live.vertices import NewVertices
+from atta.kvstore.live.vertices import AddedVertices
 from atta.kvstore.live.writing import NewEdges, NewRows, Present, write_version
 from atta.partition import GraphWriter, partition_graph
 from atta.partition.dataset import Dataset
@@ -57,7 +57,7 @@ def data(tmp_path: Path) -> tuple[Dataset, VersionFolder]:
 
 def published(data: tuple[Dataset, VersionFolder], new: Graph) -> int:
     dataset, folder = data
-    version = write_version(folder, dataset, NewVertices(new).changes(Present.of(folder, dataset)))
+    version = write_version(folder, dataset, AddedVertices(new).changes(Present.of(folder, dataset)))
     folder.commit(version.number)
     return version.number
 

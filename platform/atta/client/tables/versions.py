@@ -20,7 +20,7 @@ from atta.errors import ConfigError, DataError, RemoteError, WrongDatasetError
 from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import TableName
 from atta.kvstore.live.folder import VersionFiles, VersionFolder, kept_numbers
-from atta.kvstore.live.vertices import NewVertices
+from atta.kvstore.live.vertices import AddedVertices
 from atta.kvstore.live.writing import NewEdges, NewRows, NewUse, Present, find_edges, find_table, write_version
 from atta.partition.dataset import Dataset
 from atta.partition.disk.staging import lock
@@ -124,10 +124,10 @@ def publish_vertices(
     keep: int = 2,
 ) -> PublishedVersion:
     """The same for the vertices of a graph folder that the dataset does not have, with all edges of the folder. They take the
-    next vertices of the dataset's room: see ``NewVertices``. Raises as ``publish``; ConfigError: there is no room left."""
+    next vertices of the dataset's room: see ``AddedVertices``. Raises as ``publish``; ConfigError: there is no room left."""
     graph = Graph.open(source)
     with publishing(data, addresses, credentials, keep) as publisher:
-        return publisher.publish(("", "vertices"), NewVertices(graph))
+        return publisher.publish(("", "vertices"), AddedVertices(graph))
 
 
 @contextmanager
@@ -164,13 +164,13 @@ class Publisher:
         return Present.of(self.folder, self.dataset)
 
     def publish(
-        self, of: TableName, new: NewRows | NewEdges | NewVertices, taken: Mapping[str, str] | None = None
+        self, of: TableName, new: NewRows | NewEdges | AddedVertices, taken: Mapping[str, str] | None = None
     ) -> PublishedVersion:
         """Have all daemons serve the next version, or none. ``taken``: see ``write_version``; who takes updates waits for
         other updates to end. Raises as the function."""
         folder = self.folder
         with folder.updating(wait=taken is not None):
-            changes = new.changes(self.present) if isinstance(new, NewVertices) else {of: new}
+            changes = new.changes(self.present) if isinstance(new, AddedVertices) else {of: new}
             version = write_version(folder, self.dataset, changes, taken)
             if (failed := self._tell(version, _Request.PREPARE)) is not None:
                 self._tell(version, _Request.ABORT)
@@ -182,7 +182,7 @@ class Publisher:
         gone = len(new.removed) if isinstance(new, NewEdges) else 0
         ids = {name: change.ids for (name, _), change in changes.items() if isinstance(change, NewUse)}
         edges = {name: len(change) for (name, _), change in changes.items() if isinstance(change, NewEdges)}
-        count = sum(map(len, ids.values())) if isinstance(new, NewVertices) else len(new)
+        count = sum(map(len, ids.values())) if isinstance(new, AddedVertices) else len(new)
         told = "/".join(filter(None, of)), count, removed, untold, gone
         return PublishedVersion(version.number, *told, ids=ids, edges=edges)
 

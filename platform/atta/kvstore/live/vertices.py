@@ -17,7 +17,7 @@ from atta.samplers.batch.items import EDGES
 
 
 @dataclass(frozen=True)
-class NewVertices:
+class AddedVertices:
     """The vertices of a ``graph`` folder that a dataset does not have, by their ids, and all edges of the folder."""
 
     graph: Graph
