@@ -81,9 +81,11 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
             chosen = ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
         case "all":
             _check_room(count := dataset.schema.in_use(seeds.node_type))
-            some = dataset.schema.room.get(seeds.node_type)
-            everything = np.sort(dataset.used(seeds.node_type)).astype(np.int64) if some else np.arange(count)
-            chosen = ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)[everything]))
+            everything, ids = np.arange(count), dataset.ids(seeds.node_type)
+            if count < len(ids):
+                everything = np.sort(dataset.used(seeds.node_type)).astype(np.int64)
+                ids = ids[everything]
+            chosen = ChosenSeeds(everything, np.asarray(ids))
         case "part":
             return _part(dataset, seeds)
         case "batches":
@@ -306,7 +308,7 @@ def check_request(request: session_pb2.OpenRequest, dataset: Dataset, config: Da
         plan=plan, layout=layout, seeds=seeds, first_batch=request.start_batch, seed=request.seed, epoch=request.epoch,
         shared_memory=request.shared_memory, job=request.job, sources=chosen.sources, times=chosen.times,
         types=chosen.types, share=_share(request.share), codec=known_codec(request.codec), exclude=chosen.exclude,
-        edge_ids=edge_ids, wide_ids=wide_ids,
+        edge_ids=edge_ids, wide_ids=wide_ids, schema=dataset.schema,
     )  # fmt: skip
     check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
@@ -344,7 +346,7 @@ def with_schema(request: SessionRequest, schema: Schema, config: DaemonConfig) -
     edge_ids, wide_ids, plan = request.edge_ids, request.wide_ids, request.plan
     layout = layout_of(plan, schema, request.seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
     check_room(layout, least_bytes(plan, schema, request), config)
-    return replace(request, layout=layout)
+    return replace(request, layout=layout, schema=schema)
 
 
 def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: int) -> SeedPlan:

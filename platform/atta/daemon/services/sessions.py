@@ -27,7 +27,6 @@ from atta.daemon.services.rooms import UNASKED_S, Debts
 from atta.daemon.versions import LiveVersions
 from atta.errors import ConfigError, DataError, DrainingError, QuotaExceededError, UnknownNameError
 from atta.observe.machine.threads import aside
-from atta.partition.dataset import Dataset
 from atta.partition.disk.watching import WatchedFiles
 from atta.protos.v1 import session_pb2
 from atta.wire.bulk import BATCH_DATA
@@ -102,7 +101,7 @@ class SessionService:
                 await self._check_files()
                 raise
             await self._check_files()
-            await self._start(name, digest, checked, request, dataset)
+            await self._start(name, digest, checked, request)
         session = self._sessions[name]
         if session.digest != digest:
             raise taken(name)
@@ -130,11 +129,8 @@ class SessionService:
                 f"the most that this daemon allows (--max-sessions {self._config.max_sessions})"
             )
 
-    async def _start(
-        self, name: str, digest: bytes, checked: SessionRequest, request: session_pb2.OpenRequest, dataset: Dataset
-    ) -> None:
-        """Start the session, unless the same request has done so. From here on it has its version of the tables. ``dataset``:
-        that of the version for which it was checked."""
+    async def _start(self, name: str, digest: bytes, checked: SessionRequest, request: session_pb2.OpenRequest) -> None:
+        """Start the session, unless the same request has done so. From here on it has its version of the tables."""
         if name in self._sessions:
             return
         with ExitStack() as undo:
@@ -142,10 +138,11 @@ class SessionService:
             if self._versions is not None:
                 view = await self._versions.open(request.version if request.HasField("version") else None)
                 undo.callback(self._versions.close, view)
-                if view.dataset.schema.room != dataset.schema.room:  # it may be about other vertices
+                schema = view.dataset.schema
+                if checked.schema is not None and checked.schema.room != schema.room:  # it may be about other vertices
                     checked = await aside(check_request, request, view.dataset, self._config)
-                elif view.dataset.schema is not dataset.schema:
-                    checked = with_schema(checked, view.dataset.schema, self._config)
+                elif checked.schema is not schema:
+                    checked = with_schema(checked, schema, self._config)
             if checked.plan.summed is not None:
                 schema, sources = self._engine.dataset.schema, {} if view is None else view.sources
                 checked = replace(checked, shifts=await self._engine.largest.shifts(checked.plan, schema, sources))

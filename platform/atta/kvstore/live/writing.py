@@ -66,7 +66,7 @@ class Present:
 
     Attributes:
         dataset: with the vertices that are in use now.
-        sources, edge_ids, used: see ``VersionFiles``; of the dataset itself nothing.
+        sources, edge_ids, used, taken: see ``VersionFiles``; of the dataset itself nothing.
     """
 
     folder: VersionFolder
