@@ -8,7 +8,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +246,24 @@ class Dataset:
             raise ConfigError(f"{wanted[~known][0]} is not a vertex of node type {node_type!r}")
         return maps["sorted_internal"][ranks].astype(np.int64)
 
+    def to_used(self, node_type: str, user_ids: npt.ArrayLike) -> Ids:
+        """The same where vertices that nobody uses are unknown."""
+        found, used, maps = (
+            self.to_internal(node_type, user_ids),
+            self.schema.in_use(node_type),
+            self._id_maps(node_type),
+        )
+        if used < len(maps["ids"]):
+            unused = _integers(user_ids) >= maps["ids"][maps["sorted_internal"][used]]
+            if unused.any():
+                raise ConfigError(f"{_integers(user_ids)[unused][0]} is not a vertex of node type {node_type!r} yet")
+        return found
+
+    def used(self, node_type: str) -> Array:
+        """Internal ids of the vertices that are in use, in ascending order of user ids; the first ones of
+        ``sorted_internal``."""
+        return self.sorted_internal(node_type)[: self.schema.in_use(node_type)]
+
     def sorted_internal(self, node_type: str) -> Array:
         """Return the internal id of the i-th smallest user id for all i, int32 or int64 [n], memory-mapped."""
         return self._id_maps(node_type)["sorted_internal"]
@@ -298,6 +316,12 @@ class Dataset:
             assert found is not None, "the manifest lists the files"
             self._degrees[edge_type] = found
         return self._degrees[edge_type]
+
+    def with_used(self, used: Mapping[str, int]) -> Dataset:
+        """The same dataset with so many vertices of its room in use, by node type; they have the smallest ids of it."""
+        found, room = copy.copy(self), {t: count - used.get(t, 0) for t, count in self.schema.room.items()}
+        found.schema = replace(self.schema, room=room)
+        return found
 
     def with_degrees(self, degrees: Mapping[str, Callable[[], GraphDegrees]]) -> Dataset:
         """The same dataset with other degrees of some edge types, which are asked for when they are needed."""

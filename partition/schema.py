@@ -74,6 +74,7 @@ class Schema:
         num_classes: number of classes of the labels ``y``, the largest of all node types; None: no labels.
         classes: node or edge type -> table (of several columns ``"table/column"``) -> names of classes, by their numbers.
         columns: node type -> table -> names of the columns of a file that it was made of.
+        room: node type -> how many of its vertices nobody uses yet (``atta partition --room``): those with the largest ids.
     """
 
     node_types: tuple[str, ...]
@@ -86,6 +87,7 @@ class Schema:
     num_classes: int | None = None
     classes: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     columns: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    room: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node_type in self.node_types:
@@ -101,6 +103,8 @@ class Schema:
         count = self.node_counts.get(node_type)
         if not _is_count(count):
             raise ConfigError(f"node type {node_type!r}: {count!r} is not a number of vertices")
+        if not _is_count(room := self.room.get(node_type, 0)) or room > self.node_counts[node_type]:
+            raise ConfigError(f"node type {node_type!r}: {room!r} is no number of vertices that nobody uses")
         for table in self.node_tables.setdefault(node_type, {}):
             if check_name("table", table) in RESERVED or table.startswith("split_"):
                 raise ConfigError(f"node type {node_type!r}: the table name {table!r} is reserved")
@@ -155,6 +159,10 @@ class Schema:
     def endpoints(self, edge_type: str) -> tuple[str, str]:
         """Return the source and the destination node type of ``edge_type``."""
         return _endpoints(edge_type)
+
+    def in_use(self, node_type: str) -> int:
+        """Number of vertices of a type, without its room."""
+        return self.node_counts[node_type] - self.room.get(node_type, 0)
 
     def check_node_type(self, node_type: str) -> str:
         """Return ``node_type`` if it exists, otherwise raise UnknownNameError."""
@@ -238,6 +246,7 @@ class Schema:
             "num_classes": self.num_classes,
             **({"classes": self.classes} if self.classes else {}),
             **({"columns": self.columns} if self.columns else {}),
+            **({"room": self.room} if self.room else {}),
         }
 
     @classmethod
@@ -255,6 +264,7 @@ class Schema:
             num_classes=value.get("num_classes"),
             classes=_names(value, "classes"),
             columns=_names(value, "columns"),
+            room=dict(_mapping({"room": {}, **value}, "schema", "room")),
         )
 
 

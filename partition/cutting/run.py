@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from atta.errors import AttaError, ConfigError, UnknownNameError
 from atta.observe.progress import Progress, shown
 from atta.partition.cutting.balance import missed_lines
@@ -17,6 +19,10 @@ from atta.partition.disk.store import is_url
 from atta.partition.graph import Graph
 from atta.partition.importers import refuse_unimported
 from atta.partition.methods import bounds_of, check_balance, make_method
+from atta.partition.schema import Schema
+
+MOST_ROOM = 1 << 40
+"""Of a type: more is a typing error."""
 
 
 def partition_graph(
@@ -29,6 +35,7 @@ def partition_graph(
     fallback: str | None = None,
     seed: int = 0,
     balance: Sequence[str] | None = None,
+    room: str | int = 0,
     overwrite: bool = False,
     verify: bool = True,
     progress: Progress | None = None,
@@ -43,6 +50,8 @@ def partition_graph(
         seed: seed of the method, 0 to 2**63 - 1.
         balance: every partition should get an equal share of these: ``nodes``, ``edges``, names of splits. None: what
             the method balances by itself (metis: nodes, edges, train).
+        room: vertices that nobody uses yet, for ``atta update nodes``: how many of each node type, such as ``1000`` or
+            ``"5%"``, or by type, ``"user=1000,film=5%"``. Every partition gets as many.
         verify: check the graph folder's checksums first.
 
     Returns what the dataset's manifest says of its making. With the ``fallback``, ``method`` is its name and ``failed``
@@ -58,12 +67,14 @@ def partition_graph(
     if is_url(dst):
         with sent(str(dst), MANIFEST, overwrite=overwrite, progress=progress) as made:
             again: dict[str, Any] = {"options": options, "fallback": fallback, "seed": seed, "balance": balance}
+            again["room"] = room
             return partition_graph(src, made, parts=parts, method=method, verify=verify, progress=progress, **again)
     if not is_url(src):
         refuse_unimported(src)
     check_replaceable(dst, MANIFEST, overwrite=overwrite)
     graph = Graph.open(local_graph(src, progress=progress), verify=verify)
     check_parts(parts, graph)
+    more = room_of(graph.schema, room)
     how = how_made(method, parts, seed, balance, options)
     try:
         owners = chosen.assign(graph, parts, seed=seed, balance=balance, progress=progress)
@@ -77,10 +88,26 @@ def partition_graph(
         chosen = second
         owners = second.assign(graph, parts, seed=seed, balance=balance, progress=progress)
     bounds = bounds_of(chosen, graph, balance)
+    owners |= {t: np.append(owners[t], np.arange(count, dtype=np.int32) % parts) for t, count in more.items()}
     quality = write_dataset(
-        graph, owners, dst, parts, bounds=bounds, provenance=how, overwrite=overwrite, progress=progress
+        graph.with_room(more), owners, dst, parts, bounds=bounds, provenance=how, overwrite=overwrite, progress=progress
     )
     return how | {"missed": missed_lines(quality)}
+
+
+def room_of(schema: Schema, given: str | int) -> dict[str, int]:
+    """By node type, how many vertices its room has: see ``partition_graph``. Raises ConfigError: this says no numbers;
+    UnknownNameError: there is no such type."""
+    found: dict[str, int] = {}
+    for text in str(given).split(","):
+        name, _, number = text.strip().rpartition("=")
+        digits = number.removesuffix("%")
+        if not (digits.isascii() and digits.isdigit()) or int(digits) > MOST_ROOM:
+            raise ConfigError(f"--room {given}: give a number or a share such as 5%, or TYPE=NUMBER for some types")
+        for node_type in [schema.check_node_type(name)] if name else schema.node_types:
+            count = schema.node_counts[node_type]
+            found[node_type] = -(-count * int(digits) // 100) if number.endswith("%") else int(digits)
+    return {node_type: count for node_type, count in found.items() if count}
 
 
 def check_seed(seed: int) -> None:

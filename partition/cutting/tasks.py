@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
@@ -97,16 +97,18 @@ class TaskSizes:
 
 @dataclass(frozen=True)
 class TaskWork:
-    """Where a task finds things: the graph folder and the work folder, good on all machines, and the sizes."""
+    """Where a task finds things: the graph folder and the work folder, good on all machines, the sizes, and the room that
+    the graph gets."""
 
     source: Path
     folder: Path
     sizes: TaskSizes
+    room: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> Graph:
         """The graph folder; its checksums were compared before."""
-        return Graph.open(self.source, verify=False)
+        return Graph.open(self.source, verify=False).with_room(self.room)
 
     def own_folder(self, name: str) -> Path:
         """A new folder for one run of a task."""
@@ -147,7 +149,7 @@ class TaskRun:
         work = folder.absolute() / WORK
         work.mkdir()
         divided = sizes or TaskSizes.of(sum(graph.schema.edge_counts.values()))
-        return cls(pool, graph, TaskWork(graph.path.absolute(), work, divided), progress or Silent())
+        return cls(pool, graph, TaskWork(graph.path.absolute(), work, divided, graph.schema.room), progress or Silent())
 
     def tasks(self, stage: str, function: Callable[..., Result], given: Sequence[tuple[Any, ...]]) -> list[Result]:
         """Return ``function(work, *each)`` for all that is ``given``."""

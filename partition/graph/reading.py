@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,11 +14,14 @@ from atta.errors import ConfigError, DataError
 from atta.observe import html
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.disk.store import path_here
+from atta.partition.graph.strings import NAME, string_width
 from atta.partition.names import edge_folder, node_folder
-from atta.partition.schema import Schema
+from atta.partition.schema import Schema, TableSpec
 
 MANIFEST = "graph.json"
 FORMAT, VERSION = "atta-graph", 1
+NAME_BYTES = 32
+"""How long string ids of vertices that come later may be, unless there are longer ones."""
 
 Array = npt.NDArray[Any]
 
@@ -85,12 +88,45 @@ class Graph:
     def user_ids(self, node_type: str) -> npt.NDArray[np.int64] | None:
         """Return the int64 user id of each row, or None when they are the row numbers."""
         name = f"{node_folder(self.schema.check_node_type(node_type))}/ids.npy"
-        return map_array(self.path / name) if name in self.files else None
+        if name not in self.files:
+            return None
+        ids, room = map_array(self.path / name), self.schema.room.get(node_type, 0)
+        return np.concatenate([ids, ids.max(initial=-1) + 1 + np.arange(room)]) if room else ids
 
     def table(self, node_type: str, name: str) -> Array:
         """Return a node table [n, *row_shape]; raises UnknownNameError."""
         self.schema.table(node_type, name)
         return map_array(self.path / node_folder(node_type) / f"{name}.npy")
+
+    def rows(self, node_type: str, name: str, at: Array) -> Array:
+        """Rows ``at`` [n] of a node table, [n, *row_shape]. Those of room have nothing known."""
+        table, spec = self.table(node_type, name), self.schema.table(node_type, name)
+        if not self.schema.room.get(node_type):
+            return table[at]
+        out = np.full((len(at), *spec.row_shape), _unknown(name, np.dtype(spec.dtype)), spec.dtype)
+        there = np.flatnonzero(at < len(table))
+        found = table[at[there]]
+        where: Any = (there, *map(slice, found.shape[1:]))  # string ids get longer
+        out[where] = found
+        return out
+
+    def with_room(self, room: Mapping[str, int]) -> Graph:
+        """The same graph with more vertices, which nobody uses yet: so many of each type, after its last row and its
+        largest id. They have no edges, are in no split, and their string ids, of at most 32 bytes if there are no longer
+        ones, are empty. ``table`` does not have their rows. Raises ConfigError: there are no such ids."""
+        if not any(room.values()):
+            return self
+        counts, tables = dict(self.schema.node_counts), dict(self.schema.node_tables)
+        for node_type, count in room.items():
+            ids = self.user_ids(node_type)
+            if ids is not None and len(ids) and int(ids.max()) > np.iinfo(np.int64).max - count:
+                raise ConfigError(f"--room {count}: ids of {node_type!r} end at 2**63 - 1, there are no larger ones")
+            counts[node_type] += count
+            if width := string_width(self.schema, node_type):
+                wider = TableSpec("|u1", (max(width, NAME_BYTES),))
+                tables[node_type] = {**tables[node_type], NAME: wider}
+        schema = replace(self.schema, node_counts=counts, node_tables=tables, room=dict(room))
+        return Graph(self.path, schema, self.files, self.provenance)
 
     def split(self, node_type: str, name: str) -> Array:
         """Return the ascending int64 rows of a split; raises UnknownNameError."""
@@ -102,6 +138,14 @@ class Graph:
         folder = self.path / edge_folder(self.schema.check_edge_type(edge_type))
         tables = {name: map_array(folder / f"{name}.npy") for name in self.schema.edge_tables[edge_type]}
         return Edges(map_array(folder / "src.npy"), map_array(folder / "dst.npy"), tables)
+
+
+def _unknown(name: str, dtype: np.dtype[Any]) -> float:
+    """What stands in the table ``name`` where nothing is known. Unlabelled vertices and those that come in the end of all
+    times are told apart from others."""
+    if name == "y":
+        return np.nan if dtype.kind == "f" else -1 if dtype.kind == "i" else 0
+    return min(np.iinfo(dtype).max, np.iinfo(np.int64).max) if name == "time" and dtype.kind in "iu" else 0
 
 
 def read_records(manifest: Path, value: Any) -> dict[str, FileRecord]:

@@ -370,7 +370,8 @@ class GraphWriter:
             edge_tables={e: out.specs for e, out in self._edges.items()},
             splits={t: dict(sorted(s.items())) for t, s in self._splits.items()},
             num_classes=self.num_classes,
-            **self._names,
+            classes=self._names["classes"],
+            columns=self._names["columns"],
         )
 
     def _files(self) -> list[NpyAppender]:

@@ -164,7 +164,8 @@ def _owners(graph: Graph, earlier: Dataset) -> list[npt.NDArray[np.int32]]:
         owners = np.full(count, -1, np.int32)
         if node_type in earlier.schema.node_types:
             wanted = np.arange(count) if (ids := graph.user_ids(node_type)) is None else ids
-            known, internal = earlier.sorted_ids(node_type), earlier.sorted_internal(node_type)
+            internal = earlier.used(node_type)  # vertices of its room join their neighbours
+            known = earlier.sorted_ids(node_type)[: len(internal)]
             at = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
             there = np.flatnonzero(known[at] == wanted) if len(known) else np.empty(0, np.int64)
             owners[there] = earlier.book.owner(node_type, internal[at[there]])

@@ -140,7 +140,7 @@ class BatchState:
         source, target = schema.endpoints(op.edge_type)
         assert op.negatives is not None
         assert self._seeds.sources is not None
-        by_rank = self.dataset.sorted_internal(source), self.dataset.sorted_internal(target)
+        by_rank = self.dataset.used(source), self.dataset.used(target)
         times, of = self._seeds.times, self.dataset.times
         since = None if times is None else (of(source), of(target))
         given = Positives(self._seeds.sources, self._seeds.ids, by_rank, source == target, times, since or (None, None))
@@ -156,7 +156,7 @@ class BatchState:
         """The program that samples the whole batch."""
         op = self.plan.op(op_id)
         node_type = self.plan.seed.node_type
-        keys, by_rank = self.dataset.ids(node_type), self.dataset.sorted_internal(node_type)
+        keys, by_rank = self.dataset.ids(node_type), self.dataset.used(node_type)
         assert op.operator is not None
         seeds, _ = self._known[node_type].internal(0, self._known[node_type].size)
         return op.operator.run(Batch(seeds, keys, by_rank, self.at.seed, self.at.epoch, self.at.batch))

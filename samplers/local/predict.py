@@ -88,7 +88,7 @@ def _seeds(dataset: Dataset, split: str | None) -> tuple[str, np.ndarray]:
         for node_type in (t for t, splits in schema.splits.items() if split in splits):
             schema.split_size(node_type, split)
         raise UnknownNameError.of("split", split, {s for splits in schema.splits.values() for s in splits})
-    return schema.node_types[0], np.arange(schema.node_counts[schema.node_types[0]])
+    return schema.node_types[0], np.sort(dataset.used(schema.node_types[0]))
 
 
 @dataclass(frozen=True)

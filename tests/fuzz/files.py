@@ -244,7 +244,7 @@ def datasets(folder: Path) -> dict[str, Kind]:
     dataset = Dataset.open(folder / "d")
     versions = VersionFolder(folder / "d", dataset.dataset_id)
     with versions.updating():
-        write_version(versions, dataset, ("node", "x"), NewRows(np.ones((50, 3), np.float32), None))
+        write_version(versions, dataset, {("node", "x"): NewRows(np.ones((50, 3), np.float32), None)})
     versions.commit(1)
     manifest = folder / "d" / "manifest.json"
 

@@ -103,8 +103,9 @@ LATER = {"tutorial-own-data.md": "'id': 'user-0", "tutorial-links.md": "4000 off
 """What Python prints that runs after the commands of its document."""
 ANSWERED = {
     "tutorial-links.md": [
-        *(f'{{"ids": ["user-0007"], "version": {version}, "targets": [["tt0' for version in (0, 2)),
-        '{"ids": ["me"], "version": 2, "targets": [["tt0',
+        '{"ids": ["user-0007"], "version": 0, "targets": [["tt0',
+        '{"ids": ["user-0007", "ada"], "version": 1, "targets": [["tt0',
+        '{"ids": ["me"], "version": 1, "targets": [["tt0',
     ]
 }
 """What a document's queries over HTTP are answered."""

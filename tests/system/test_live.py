@@ -459,7 +459,7 @@ def test_a_daemon_killed_between_prepare_and_commit(live: Live) -> None:
     dataset = Dataset.open(live.data)
     folder, new = VersionFolder(live.data, dataset.dataset_id), live.graph.x - 4
     with folder.updating():
-        version = write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None))
+        version = write_version(folder, dataset, {("node", "x"): NewRows(new[live.order], None)})
     for daemon in live.daemons.values():
         live.running.run(daemon.graph.versions.prepare(version.number, version.id))
     live.kill(1)
@@ -479,7 +479,7 @@ def test_a_daemon_that_was_not_told_answers_its_peers(live: Live) -> None:
     dataset, new = Dataset.open(live.data), live.graph.x + 9
     folder = VersionFolder(live.data, dataset.dataset_id)
     with folder.updating():
-        folder.commit(write_version(folder, dataset, ("node", "x"), NewRows(new[live.order], None)).number)
+        folder.commit(write_version(folder, dataset, {("node", "x"): NewRows(new[live.order], None)}).number)
     live.running.run(live.daemons[0].graph.versions._look())
     batches = [*live.loader(home=0)]
     assert all(batch.version == 1 and live.has(batch, new) for batch in batches)

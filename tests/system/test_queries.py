@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +55,7 @@ def answers_of(cluster: atta.LocalCluster, data: Path, model: Path, **settings: 
     """What a daemon with a model does, in this process, beside daemons without one."""
     config = DaemonConfig(str(data), range(1), peers_file=str(cluster.cluster_file), model=str(model), **settings)
     answers = ModelAnswers(config)
-    answers.begin(Dataset.open(data), cluster.addresses[0], None)
+    answers.begin(lambda: Dataset.open(data), cluster.addresses[0], None)
     return answers
 
 
@@ -79,9 +80,9 @@ def test_a_daemon_whose_data_has_other_classes_says_so_at_the_start(small_graph:
     data = small_graph.dataset(1, "random")
     answers, schema = ModelAnswers(DaemonConfig(str(data), range(1), model=str(folder))), Dataset.open(data).schema
     for names, words in ((["ant", "bee", "cat", "dog"], []), (["ant", "bee", "elk", "dog"], ["it has 'cat', 'dog'"])):
-        there: Any = SimpleNamespace(schema=dataclasses.replace(schema, classes={"node": {"y": names}}))
+        there: Any = dataclasses.replace(schema, classes={"node": {"y": names}})
         with capture_logs() as lines:
-            answers.begin(there, "h:1", None)
+            answers.begin(partial(SimpleNamespace, schema=there), "h:1", None)
         assert [line["event"] for line in lines] == ["classes will be refused"] * len(words)
         assert all(one in line["reason"] for one, line in zip(words, lines, strict=True))
 

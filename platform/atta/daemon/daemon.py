@@ -157,7 +157,7 @@ class Daemon:
         services |= {"ControlService": self._control, "QueryService": self.queries}
         self.front.bind(self._identity, services, served, self.graph.files.check)
         if self._answerer is not None:
-            self._answerer.begin(self.graph.dataset, self.address, self.front.outgoing)
+            self._answerer.begin(lambda: self.graph.versions.now, self.address, self.front.outgoing)
         self.graph.start(recorder)
         self.batches.start()
         await self.front.start()

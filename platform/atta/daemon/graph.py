@@ -174,7 +174,7 @@ class DaemonGraph:
         self.services: dict[str, object] = {
             "GraphService": GraphService(self.shard, make, self.versions),
             "KvService": KvService(self.store, replace(make, at_once=at_once), self.versions),
-            "IdService": IdService(self.dataset, self.owner, self.store, make),
+            "IdService": IdService(self.dataset, self.owner, self.versions, make),
             "UpdateService": UpdateService(self.versions),
             **({} if self.links is None else {"LinkService": self.links.service}),
         }

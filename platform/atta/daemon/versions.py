@@ -18,6 +18,7 @@ from atta.errors import AttaError, ConfigError, DataError, QuotaExceededError
 from atta.kvstore.cache import EdgeCache, RowCache
 from atta.kvstore.cache.rows import bytes_of
 from atta.kvstore.live.book import (
+    USED,
     HeldEdges,
     LiveEdges,
     Rows,
@@ -77,7 +78,7 @@ class HeldTimes:
     times: VertexTimes
 
 
-Held = np.ndarray | HeldEdges | HeldTimes
+Held = np.ndarray | HeldEdges | HeldTimes | int
 
 
 class LiveVersions:
@@ -99,6 +100,8 @@ class LiveVersions:
         self.book.refresh(self._on_disk())
         for one in self.book.needed(time.monotonic()):
             self._add(one, self._load(one))
+        self.now = self._newest()
+        """The dataset as the newest version has it, for any thread."""
         if self.book.newest:
             log.info("version of the dataset", newest=self.book.newest, mbytes=self.nbytes // 1_000_000)
             self._trim()
@@ -186,8 +189,8 @@ class LiveVersions:
                 return None
             if told is None:
                 return None
-            of, changed = told
-            found[of] = np.concatenate([found[of], changed], axis=-1) if of in found else changed
+            for of, changed in told.items():
+                found[of] = np.concatenate([found[of], changed], axis=-1) if of in found else changed
         return found
 
     async def edges_from(
@@ -207,6 +210,9 @@ class LiveVersions:
         if version not in self.book.known and (self.book.prepared is None or self.book.prepared[0] != version):
             await self._look()
         return self.book.sources(version)
+
+    def _newest(self) -> Dataset:
+        return self._edges.of(self.book.sources(self.book.newest))[0]
 
     def _cache(self, number: int) -> RowCache:
         if number not in self._caches:
@@ -270,6 +276,8 @@ class LiveVersions:
         try:
             sources = self.book.sources(self.book.newest)
             await self._hold((t, name, source) for (t, name), source in sources.items())
+            if sources is self.book.sources(self.book.newest):
+                self.now = self._newest()
         finally:
             self._trim()
         if self.book.newest != before:
@@ -316,6 +324,8 @@ class LiveVersions:
     def _load(self, one: Rows) -> Held:
         """The rows or edges of this daemon's partitions, and the times of all vertices; on a thread."""
         name, kind, source = one
+        if kind == USED:
+            return self._folder.used(name, source)
         joined = len(self._dataset.groups[self._owner]) > 1
         nbytes, free = self._bytes_of(one), available_bytes()
         if joined and nbytes > free:

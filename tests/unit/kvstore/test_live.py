@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.kvstore.live.folder import VersionFolder, kept_numbers
-from atta.kvstore.live.writing import NewEdges, NewRows, find_edges, find_table, write_version
+from atta.kvstore.live.writing import NewEdges, NewRows, Present, find_edges, find_table, write_version
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
 from atta.partition.graph import GraphWriter
@@ -102,7 +102,7 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
         edge_type = [*OF][int(rng.integers(0, 2))]
         if step == "x":  # rows of a table change between
             new_rows = NewRows(rng.integers(0, 9, A), None)
-            folder.commit(write_version(folder, dataset, ("a", "x"), new_rows).number)
+            folder.commit(write_version(folder, dataset, {("a", "x"): new_rows}).number)
             by_id = dict(zip(sorted(dataset.ids("a").tolist()), (new_rows.rows != rows).tolist(), strict=True))
             assert changed(dataset, folder, number) == (
                 ("a", "x"),
@@ -116,7 +116,7 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
         replaces = step == "b"
         removed = np.asarray([] if replaces else gone, dtype=np.int64)
         change = NewEdges(new.sources, new.targets, new.tables, removed, replaces)
-        version = write_version(folder, dataset, find_edges(dataset, edge_type), change)
+        version = write_version(folder, dataset, {find_edges(dataset, edge_type): change})
         assert version.number == number
         folder.commit(number)
         left = [] if replaces else [e for e in truth[edge_type] if e[2] not in set(removed.tolist())]
@@ -142,15 +142,14 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
 
 def changed(dataset: Dataset, folder: VersionFolder, number: int) -> tuple[tuple[str, str], list[Any]]:
     """What a version says that it changed, by user ids: of all partitions, each for itself and as one."""
-    (of, *_), told = zip(
-        *(folder.changed(dataset, owner, number) or () for owner in range(dataset.num_parts)), strict=True
-    )
+    told = [folder.changed(dataset, owner, number) or {} for owner in range(dataset.num_parts)]
     whole = folder.changed(dataset.joined([range(dataset.num_parts)]), 0, number)
     assert whole is not None
-    assert np.concatenate(told, axis=-1).tolist() == whole[1].tolist()
+    ((of, rows),) = whole.items()
+    assert np.concatenate([one[of] for one in told], axis=-1).tolist() == rows.tolist()
     if of[1] != "edges":
-        return of, sorted(dataset.ids(of[0])[whole[1]].tolist())
-    (targets, sources, signs), (source, target) = whole[1], OF[of[0]]
+        return of, sorted(dataset.ids(of[0])[rows].tolist())
+    (targets, sources, signs), (source, target) = rows, OF[of[0]]
     columns = dataset.ids(target)[targets].tolist(), dataset.ids(source)[sources].tolist(), signs.tolist()
     return of, sorted(zip(*columns, strict=True))
 
@@ -166,7 +165,7 @@ def check_degrees(dataset: Dataset, edge_type: str, found: GraphDegrees, edges: 
 
 def test_damage_is_named(made: Made, tmp_path: Path, rng: np.random.Generator) -> None:
     dataset, folder, _ = made(2, 0)
-    folder.commit(write_version(folder, dataset, (KNOWS, "edges"), drawn(rng, dataset, KNOWS, 9)).number)
+    folder.commit(write_version(folder, dataset, {(KNOWS, "edges"): drawn(rng, dataset, KNOWS, 9)}).number)
     with pytest.raises(DataError, match=rf"has no part-0001/edges/{LIKES}/indptr\.npy"):
         folder.edges(dataset, 1, 1).csc(LIKES)
     path = folder.place(1) / f"part-0001/edges/{KNOWS}/edge_ids.npy"
@@ -178,13 +177,13 @@ def test_damage_is_named(made: Made, tmp_path: Path, rng: np.random.Generator) -
     with pytest.raises(ConfigError, match="edge types a__knows__a, a__likes__b: say which one"):
         find_edges(dataset, None)
     with pytest.raises(DataError, match=r"holds no src\.npy; atta import makes such folders of tables"):
-        NewEdges.open(dataset, KNOWS, tmp_path / "ratings.csv", None)
+        NewEdges.open(Present.of(folder, dataset), KNOWS, tmp_path / "ratings.csv", None)
     for name in ("src", "dst", "weight", "colour"):
         np.save(tmp_path / f"{name}.npy", np.zeros(0, np.float32 if name == "weight" else np.int64))
     with pytest.raises(DataError, match=rf"colour\.npy: not an edge table of {KNOWS}; there are: weight"):
-        NewEdges.open(dataset, KNOWS, tmp_path, None)
+        NewEdges.open(Present.of(folder, dataset), KNOWS, tmp_path, None)
     (tmp_path / "colour.npy").unlink()
-    assert len(NewEdges.open(dataset, KNOWS, tmp_path, None)) == 0
+    assert len(NewEdges.open(Present.of(folder, dataset), KNOWS, tmp_path, None)) == 0
 
 
 @pytest.mark.parametrize("strings", [False, True])
@@ -200,15 +199,14 @@ def test_edges_of_a_graph_folder_with_other_rows(tmp_path: Path, rng: np.random.
     partition_graph(graph("before", before, rng.integers(0, 60, (2, 300))), tmp_path / "data", parts=2, method="random")
     dataset, ends = Dataset.open(tmp_path / "data"), rng.integers(0, 20, (2, 40))
     later = rng.permutation(before)[:20]
-    new = NewEdges.open(dataset, "a__to__a", graph("later", later, ends) / "edges/a__to__a", None)
+    folder = VersionFolder(dataset.path, dataset.dataset_id)
+    new = NewEdges.open(Present.of(folder, dataset), "a__to__a", graph("later", later, ends) / "edges/a__to__a", None)
     for found, rows in zip((new.sources, new.targets), ends, strict=True):
         assert (before[found] if strings else found).tolist() == later[rows].tolist()
     if strings:
         stranger = graph("stranger", np.array([999, *later]), ends)
-        with pytest.raises(
-            ConfigError, match="no vertex of 'a' has the string id 'user-999': new ones need a new dataset"
-        ):
-            NewEdges.open(dataset, "a__to__a", stranger / "edges/a__to__a", None)
+        with pytest.raises(ConfigError, match="no vertex of 'a' has the string id 'user-999': see atta update nodes"):
+            NewEdges.open(Present.of(folder, dataset), "a__to__a", stranger / "edges/a__to__a", None)
 
 
 IDS = np.random.default_rng(5).permutation(900)[:60].astype(np.int64)
@@ -236,7 +234,7 @@ def loaded(folder: VersionFolder, dataset: Dataset, source: int) -> np.ndarray:
 
 
 def published(folder: VersionFolder, dataset: Dataset, rows: np.ndarray, ids: np.ndarray | None = None) -> int:
-    version = write_version(folder, dataset, ("node", "x"), NewRows(rows, ids))
+    version = write_version(folder, dataset, {("node", "x"): NewRows(rows, ids)})
     folder.commit(version.number)
     return version.number
 
@@ -291,14 +289,14 @@ def test_rows_that_do_not_fit_are_refused(dataset: Dataset) -> None:
         (X[:1], np.array([10**6]), "1000000 is not a vertex"),
     ):
         with pytest.raises(ConfigError, match=cause):
-            write_version(folder, dataset, ("node", "x"), NewRows(rows, ids))
+            write_version(folder, dataset, {("node", "x"): NewRows(rows, ids)})
     assert folder.numbers() == []
 
 
 def test_sources_of_versions_that_stay_stay(dataset: Dataset) -> None:
     folder = versions_of(dataset)
     for table, rows in (("x", X), ("y", np.arange(60)), ("y", np.arange(60)), ("y", np.arange(60))):
-        folder.commit(write_version(folder, dataset, ("node", table), NewRows(rows, None)).number)
+        folder.commit(write_version(folder, dataset, {("node", table): NewRows(rows, None)}).number)
     versions = folder.committed()
     assert kept_numbers(versions, [], 1) == {1, 4}
     assert kept_numbers(versions, [2, 7], 1) == {1, 2, 4}

@@ -281,7 +281,7 @@ async def test_leases_end_by_the_daemons_clock(checks: Checks, monkeypatch: pyte
 
 def test_more_seeds_than_there_is_memory_to_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of a few bytes may ask for all vertices of a type."""
-    sizes: dict[str, Any] = {"node_counts": {"node": 10_000_000}, "split_size": lambda *_: 10_000_000}
+    sizes: dict[str, Any] = dict.fromkeys(("in_use", "split_size"), lambda *_: 10_000_000)
     schema = SimpleNamespace(node_types=["node"], **sizes)
     dataset: Any = SimpleNamespace(schema=schema, split=lambda *_: range(10_000_000))
     monkeypatch.setattr("atta.daemon.services.opening.available_bytes", lambda: 500 << 20)

@@ -118,14 +118,16 @@ class Graph:
 
     num_parts, writes = 2, -1
 
-    def __init__(self, rng: np.random.Generator, vertices: int, edges: int) -> None:
-        self.rng, self.count, self.firsts = rng, vertices, [0, int(rng.integers(1, vertices)), vertices]
-        self.x = [rng.standard_normal((vertices, CHANNELS)).astype(np.float32)]
-        self.ends = [rng.integers(0, vertices, (2, edges))]
-        self._changed: list[tuple[tuple[str, str], np.ndarray] | None] = [None]
+    def __init__(self, rng: np.random.Generator, vertices: int, edges: int, room: int = 0) -> None:
+        """``room``: so many more vertices may come."""
+        self.rng, self.count, self.firsts = rng, vertices + room, [0, int(rng.integers(1, vertices)), vertices + room]
+        self.x = [np.zeros((self.count, CHANNELS), np.float32)]
+        self.x[0][:vertices] = rng.standard_normal((vertices, CHANNELS))
+        self.ends, self.used = [rng.integers(0, vertices, (2, edges))], [vertices]
+        self._changed: list[dict[tuple[str, str], np.ndarray] | None] = [None]
         self._kept: dict[str, KeptTable] = {}
         self.schema = SimpleNamespace(
-            edge_types=["to"], endpoints=lambda _: ("node", "node"), check_edge_type=str, node_counts={"node": vertices},
+            edge_types=["to"], endpoints=lambda _: ("node", "node"), check_edge_type=str, node_counts={"node": self.count},
             table=lambda *_: SimpleNamespace(row_shape=(CHANNELS,)),
         )  # fmt: skip
         self.tables, self._services = self, [UpdateService(Served(self, part)) for part in range(2)]
@@ -136,36 +138,50 @@ class Graph:
 
     def features(self, count: int) -> None:
         """Publish a version with other rows of some vertices."""
-        at, x = np.unique(self.rng.integers(0, self.count, count)), self.x[-1].copy()
+        at, x = np.unique(self.rng.integers(0, self.used[-1], count)), self.x[-1].copy()
         x[at] = self.rng.standard_normal((len(at), CHANNELS))
-        self._publish(x, self.ends[-1], ("node", "x"), at)
+        self._publish(x, self.ends[-1], {("node", "x"): at})
+
+    def vertices(self, count: int, edges: int) -> None:
+        """Publish a version with new vertices, if there is room, some without features, and with edges from and to them."""
+        first, x = self.used[-1], self.x[-1].copy()
+        new = np.arange(first, min(first + count, self.count))
+        x[new] = self.rng.standard_normal((len(new), CHANNELS)) * self.rng.integers(0, 2, (len(new), 1))
+        ends = self.rng.integers(0, first + len(new), (2, edges if len(new) else 0))
+        ends[self.rng.integers(0, 2), :] = self.rng.choice(new, ends.shape[1]) if len(new) else 0
+        changed = {("node", "ids"): new, ("node", "x"): new}
+        if ends.size:
+            changed["to", EDGES] = np.concatenate([ends[::-1], np.ones((1, ends.shape[1]), int)])
+        self._publish(x, np.concatenate([self.ends[-1], ends], axis=1), changed, new=len(new))
 
     def edges(self, gone: int, new: int) -> None:
         """Publish a version without some edges, and with new ones."""
-        before, came = self.ends[-1], self.rng.integers(0, self.count, (2, new))
+        before, came = self.ends[-1], self.rng.integers(0, self.used[-1], (2, new))
         chosen = self.rng.choice(before.shape[1], min(gone, before.shape[1]), replace=False)
         signs = np.repeat([-1, 1], [len(chosen), new])
         changed = np.concatenate([np.concatenate([before[:, chosen], came], axis=1)[::-1], [signs]])
-        self._publish(
-            self.x[-1], np.concatenate([np.delete(before, chosen, axis=1), came], axis=1), ("to", EDGES), changed
-        )
+        ends = np.concatenate([np.delete(before, chosen, axis=1), came], axis=1)
+        self._publish(self.x[-1], ends, {("to", EDGES): changed})
 
-    def _publish(self, x: np.ndarray, ends: np.ndarray, of: tuple[str, str], changed: np.ndarray) -> None:
+    def _publish(
+        self, x: np.ndarray, ends: np.ndarray, changed: dict[tuple[str, str], np.ndarray], new: int = 0
+    ) -> None:
         self.x.append(x)
         self.ends.append(ends)
-        self._changed.append((of, changed))
+        self.used.append(self.used[-1] + new)
+        self._changed.append(changed)
 
     def forget(self) -> None:
         """The files of all versions are removed."""
         self._changed = [None] * len(self._changed)
 
-    def changed(self, dataset: Any, _: int, number: int) -> tuple[tuple[str, str], np.ndarray] | None:
+    def changed(self, dataset: Any, _: int, number: int) -> dict[tuple[str, str], np.ndarray] | None:
         """See ``VersionFolder.changed``."""
         if (told := self._changed[number]) is None:
             return None
-        of, changed = told
-        at = changed[0] if of[1] == EDGES else changed
-        return of, changed[..., (at >= dataset.rows.start) & (at < dataset.rows.stop)]
+        at = {of: changed[0] if of[1] == EDGES else changed for of, changed in told.items()}
+        mine = {of: (rows >= dataset.rows.start) & (rows < dataset.rows.stop) for of, rows in at.items()}
+        return {of: changed[..., mine[of]] for of, changed in told.items()}
 
     def create(self, spec: MutableSpec) -> KeptTable:
         return self._kept.setdefault(spec.name, KeptTable(self, spec))
@@ -208,7 +224,8 @@ class Follower(follow.InferenceFollower):
         return np.arange(self._cluster.count)
 
     def _blocks(self, stage: Stage, version: int, _: int) -> Iterator[Prepared]:
-        nodes = np.arange(self._cluster.count) if stage.nodes is None else stage.nodes
+        nodes = np.arange(self._cluster.used[version]) if stage.nodes is None else stage.nodes
+        assert nodes.max(initial=-1) < self._cluster.used[version]  # a daemon refuses others
         for first in range(0, len(nodes), 5):
             some = nodes[first : first + 5]
             block = self._cluster.block(stage, version, some, lambda rows: self.tables.rows(rows).values)
@@ -233,7 +250,8 @@ class Following:
             self.follower = Follower(self.graph, self.modules, table="rows")
 
     def rows(self, version: int | None = None) -> np.ndarray:
-        return self.follower.tables.read_at(np.arange(self.graph.count), version)[0]
+        used = self.graph.used[-1 if version is None else version]
+        return self.follower.tables.read_at(np.arange(used), version)[0]
 
     def catch_up(self, writes: int = -1) -> bool:
         """Whether it came to the newest version, and was not killed after so many ``writes``."""
@@ -244,7 +262,8 @@ class Following:
         return self.follower.version == self.graph.newest
 
     def check(self) -> None:
-        x, ends = (torch.from_numpy(array) for array in (self.graph.x[-1], self.graph.ends[-1]))
+        count = self.graph.used[-1]
+        x, ends = (torch.from_numpy(array) for array in (self.graph.x[-1][:count], self.graph.ends[-1]))
         with torch.no_grad():
             for module in self.modules:
                 x = module(x, ends) if hasattr(module, "message") else module(x)
@@ -254,8 +273,8 @@ class Following:
         for number, running in self.follower._totals.items():
             stage = self.follower._stages[number - 1]
             read = lambda rows: self.follower.tables.rows(rows).values  # noqa: E731
-            block = self.graph.block(stage, self.graph.newest, np.arange(self.graph.count), read)
-            kept = self.follower.tables.rows(running._rows).values
+            block = self.graph.block(stage, self.graph.newest, np.arange(count), read)
+            kept = self.follower.tables.rows(running._rows).values[:count]
             np.testing.assert_allclose(kept, block_totals(stage.sums, block), rtol=1e-12, atol=1e-12)
 
 
@@ -271,28 +290,34 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.timeout(180 + HISTORIES)
 @settings(max_examples=HISTORIES, deadline=None)
-@given(st.integers(2, 12), st.integers(0, 40), st.sampled_from([256, 2048, 1 << 20]), st.randoms(use_true_random=False))
+@given(
+    st.integers(2, 12), st.integers(0, 40), st.integers(0, 8), st.sampled_from([256, 2048, 1 << 20]),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
 def test_rows_are_those_of_a_full_pass_after_any_history(
-    kind: str, vertices: int, edges: int, nbytes: int, random: Random
+    kind: str, vertices: int, edges: int, room: int, nbytes: int, random: Random
 ) -> None:
-    """Of features and edges, also where a daemon tells few edges, and few vertices, at a time, where files of versions have
-    gone, and where a follower is killed and another one goes on, perhaps to a later version."""
-    graph = Graph(np.random.default_rng(random.getrandbits(32)), vertices, edges)
+    """Of features, edges and vertices that come, also where a daemon tells few edges, and few vertices, at a time, where
+    files of versions have gone, and where a follower is killed and another one goes on, perhaps to a later version."""
+    graph = Graph(np.random.default_rng(random.getrandbits(32)), vertices, edges, room)
     following = Following(graph, kind)
     with mock.patch.object(totals, "_BLOCK_BYTES", nbytes):
         assert following.catch_up()
         following.check()
         for _ in range(4):
-            since, before = following.follower.version, following.rows()
+            since = following.follower.version
+            before = following.rows(since)
             for _ in range(random.choice([1, 1, 2])):
                 if random.random() < 0.3:
+                    graph.vertices(random.randrange(1, 4), random.randrange(5))
+                elif random.random() < 0.3:
                     graph.features(random.randrange(3))
                 else:
                     graph.edges(random.randrange(4), random.randrange(4))
             if random.random() < 0.1:
                 graph.forget()
             if random.random() < 0.3 and not following.catch_up(random.randrange(12)):
-                np.testing.assert_array_equal(following.rows(), before)
+                np.testing.assert_array_equal(following.rows(since), before)
                 if random.random() < 0.5:
                     graph.edges(random.randrange(2), random.randrange(2))
                 following.begin()
@@ -317,9 +342,8 @@ def test_totals_that_are_no_numbers_are_computed_anew() -> None:
     table = graph.open("rows.totals-1")
     table.values[2] = np.inf
     table.values[4], table.versions[4] = 7, -1  # was never written
-    graph._publish(
-        graph.x[-1], np.array([[0, 1, 1], [2, 4, 5]]), ("to", EDGES), np.array([[2, 4, 5], [0, 1, 1], [1, 1, 1]])
-    )
+    came = np.array([[2, 4, 5], [0, 1, 1], [1, 1, 1]])
+    graph._publish(graph.x[-1], came[[1, 0]], {("to", EDGES): came})
     assert following.catch_up()
     following.check()
 

@@ -1,4 +1,4 @@
-"""``atta update``: publishes new rows of a dataset's tables, and new edges, while daemons serve them."""
+"""``atta update``: publishes new rows of a dataset's tables, new edges and new vertices, while daemons serve."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import click
 
 from atta.cli.options import CommandGroup
 from atta.cli.output import cluster_option, echo, json_option, quiet_option, refuse_given, say, write_json
-from atta.client.tables.versions import PublishedVersion, publish, publish_edges, publishing, taking_edges
+from atta.client.tables.versions import (
+    PublishedVersion,
+    publish,
+    publish_edges,
+    publish_vertices,
+    publishing,
+    taking_edges,
+)
 from atta.observe.lastwords import counted
 from atta.wire.clusterfile import credentials_for, resolve_target
 
 
 @click.group(cls=CommandGroup)
 def update() -> None:
-    """New versions of a dataset's tables and edges, while its daemons serve.
+    """New versions of a dataset's tables, edges and vertices, while its daemons serve.
 
     Example: atta update features --cluster cluster.toml --data products-2p --table x --from x.npy"""
 
@@ -122,6 +129,37 @@ def edges(
             lost = "all others removed" if replace else f"{done.gone:,} removed"
             of = "".join(f", {update}" for update in done.updates)
             say(quiet, f"{name}: version {done.number}, {counted(done.rows, 'edge')} added, {lost}{of}")
+
+
+@update.command()
+@click.option(
+    "--from", "source", required=True, metavar="FOLDER", help="Graph folder with the new vertices and their edges."
+)
+@_options
+def nodes(target: str, data: str, source: str, *, keep: int, json_file: str | None, quiet: bool) -> None:
+    """Publish new vertices, with their edges.
+
+    The folder is one that atta import writes. Its vertices that the dataset does not have, by their ids, take vertices of
+    the room (atta partition --room) with rows of all tables. All edges of the folder are added. It is one version: if one
+    daemon cannot take it, none does.
+
+    Example: atta update nodes --cluster cluster.toml --data products-2p --from graphs/new"""
+
+    to, known = resolve_target(target), credentials_for(target)
+    done = publish_vertices(data, source, to, credentials=known, keep=keep)
+    _warn(done.untold)
+    ids = {node_type: numbers.tolist() for node_type, numbers in done.ids.items()}
+    removed = {"removed": done.removed, "untold": done.untold}
+    write_json(json_file, {"schema": 1, "version": done.number, "ids": ids, "edges": done.edges, **removed})
+    if json_file != "-":
+        came = "; ".join(
+            f"{t}: {counted(len(n), 'new vertex', 'new vertices')}, ids {_span(n)}" for t, n in ids.items()
+        )
+        say(quiet, f"version {done.number}: {came}; {counted(sum(done.edges.values()), 'edge')} added")
+
+
+def _span(ids: Sequence[int]) -> str:
+    return f"{min(ids)}" if len(ids) == 1 else f"{min(ids)} to {max(ids)}"
 
 
 def _warn(untold: Sequence[str]) -> None:

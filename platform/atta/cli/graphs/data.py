@@ -291,7 +291,10 @@ def _types_table(report: dict[str, Any], most: int | None = None) -> Table:
             specs = [f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items()]
             specs += [f"{t}: {_listed(names)}" for t, names in report.get("classes", {}).get(name, {}).items()]
             splits = (f"{s} {size:,}" for s, size in entry.get("splits", {}).items())
-            table.add_row(name, f"{entry['count']:,}", "\n".join(specs), ", ".join(splits))
+            count = f"{entry['count']:,}"
+            if room := report.get("room", {}).get(name, 0):
+                count += f", of them {room:,} are room"
+            table.add_row(name, count, "\n".join(specs), ", ".join(splits))
         if rest := [entry["count"] for name, entry in report[kind].items() if name not in shown]:
             table.add_row(f"{len(rest):,} more {kind.replace('_', ' ')}", f"{sum(rest):,}")
     return table

@@ -50,7 +50,7 @@ from atta.samplers.local.predict import predict
 from atta.train.settings.common import MODELS
 
 _GROUPS = {
-    "Cutting": "parts method plugin balance seed fallback engine",
+    "Cutting": "parts method plugin balance seed fallback engine room",
     "Comparing methods": "compare num-neighbors plot json",
     "Output": "overwrite quiet config help",
 }
@@ -85,6 +85,12 @@ _GROUPS = {
     help="What to divide equally: nodes, edges, types, splits.",
 )
 @click.option(
+    "--room",
+    default="0",
+    metavar="NUMBER",
+    help="Vertices per type that `atta update nodes` can give to new ones: 1000, 5%, or user=1000,film=5%.",
+)
+@click.option(
     "--compare",
     "methods",
     type=NAMES,
@@ -105,6 +111,7 @@ def partition(
     fallback: str | None,
     methods: tuple[str, ...],
     num_neighbors: tuple[int, ...],
+    room: str,
     plot: str | None,
     json_file: str | None,
     quiet: bool,
@@ -114,6 +121,8 @@ def partition(
     method, options = named_settings(method)
     if engine == "ray" and (method != "ldg" or fallback or methods):
         raise ConfigError("--engine ray: takes --method ldg alone, without --fallback and --compare")
+    if (methods or engine == "ray") and room != "0":
+        raise ConfigError("--room: goes without --compare and --engine ray")
     if methods:
         if options or fallback:
             raise ConfigError("--compare: goes without options of --method and --fallback, which belong to one method")
@@ -129,7 +138,7 @@ def partition(
 
             made = partition_on_ray(src, dst, **given)
         else:
-            made = partition_graph(src, dst, method=method, fallback=fallback, **given)
+            made = partition_graph(src, dst, method=method, fallback=fallback, room=room, **given)
             if failed := made.get("failed"):
                 method = made["method"]
                 echo(f"note: {failed}; {method} took its place", err=True)

@@ -117,7 +117,7 @@ def feature_width(schema: Schema, features: str) -> int:
 def target_count(schema: Schema, nodes: Targets, node_type: str) -> int:
     """How many vertices of a type ``nodes`` are; raises UnknownNameError for an unknown split, ConfigError for none."""
     if nodes is None:
-        count = schema.node_counts[node_type]
+        count = schema.in_use(node_type)
     elif isinstance(nodes, str):
         if nodes not in schema.splits[node_type]:
             raise UnknownNameError.of("split", nodes, schema.splits[node_type])

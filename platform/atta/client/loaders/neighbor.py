@@ -290,12 +290,19 @@ def in_edges(
 
 
 def vertex_ids(cluster: Cluster, node_type: str, split: str | None = None) -> np.ndarray:
-    """The user ids of all vertices of a type, or of a split, ascending: int64 [n]."""
-    schema, count = cluster.schema, cluster.schema.node_counts[node_type]
-    out = np.empty(count if split is None else schema.splits[node_type][schema.check_split(node_type, split)], np.int64)
-    for batch in vertices_alone(cluster, node_type, split) if len(out) else ():
-        out[batch.input_id] = batch.n_id(node_type)
-    return out
+    """The user ids of all vertices of a type that are in use, or of a split, ascending: int64 [n]."""
+    schema = cluster.schema
+    if not (
+        schema.in_use(node_type) if split is None else schema.splits[node_type][schema.check_split(node_type, split)]
+    ):
+        return np.empty(0, np.int64)
+    return np.sort(np.concatenate([batch.n_id(node_type) for batch in vertices_alone(cluster, node_type, split)]))
+
+
+def row_ids(cluster: Cluster, node_type: str) -> np.ndarray:
+    """The user ids of all vertices of a type for which tables have rows, ascending: int64 [n]. The last ones may be room."""
+    found = vertex_ids(cluster, node_type)
+    return np.append(found, found.max(initial=-1) + 1 + np.arange(cluster.schema.node_counts[node_type] - len(found)))
 
 
 @shows()

@@ -74,7 +74,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
             return np.asarray(vertex_ids(self._cluster, node_type)[index])
         if "bool" not in str(getattr(index, "dtype", "")):
             return as_ids("index", [index] if _is_number(index) else index)
-        chosen, count = np.asarray(index), self._cluster.schema.node_counts[node_type]
+        chosen, count = np.asarray(index), self._cluster.schema.in_use(node_type)
         if chosen.shape != (count,):
             raise ConfigError(f"index: a mask of shape {list(chosen.shape)} for {count} vertices of {node_type!r}")
         return np.asarray(vertex_ids(self._cluster, node_type)[chosen])
@@ -82,7 +82,7 @@ class AttaFeatureStore(FeatureStore):  # type: ignore[misc]
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
         node_type = self._node_type(attr)
         schema = self._cluster.schema
-        return schema.node_counts[node_type], *schema.table(node_type, self._table(node_type, attr)).row_shape
+        return schema.in_use(node_type), *schema.table(node_type, self._table(node_type, attr)).row_shape
 
     def _table(self, node_type: str, attr: TensorAttr) -> str:
         """The table of a tensor; raises UnknownNameError."""
@@ -115,7 +115,7 @@ class AttaGraphStore(GraphStore):  # type: ignore[misc]
         schema = self._cluster.schema
         return [
             EdgeAttr(
-                split_edge_type(name), EdgeLayout.COO, size=tuple(schema.node_counts[t] for t in schema.endpoints(name))
+                split_edge_type(name), EdgeLayout.COO, size=tuple(schema.in_use(t) for t in schema.endpoints(name))
             )
             for name in schema.edge_types
         ]

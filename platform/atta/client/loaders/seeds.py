@@ -70,7 +70,7 @@ def node_seeds(ids: StringIds, input_nodes: InputNodes, input_time: Any = None) 
     schema.check_node_type(node_type)
     message = session_pb2.Seeds(node_type=node_type)
     if source is None:
-        count, message.all = schema.node_counts[node_type], True
+        count, message.all = schema.in_use(node_type), True
     elif isinstance(source, str):
         known = schema.splits.get(node_type, {})
         if known and source not in known:
@@ -155,7 +155,7 @@ def batches_of(schema: Schema, request: session_pb2.OpenRequest) -> int:
         case "split":
             found = schema.split_size(seeds.node_type, seeds.split)
         case "all":
-            found = schema.node_counts[schema.check_node_type(seeds.node_type)]
+            found = schema.in_use(schema.check_node_type(seeds.node_type))
         case "links":
             found = len(seeds.links.sources) // 8
         case _:

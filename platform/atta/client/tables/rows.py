@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from atta.client.cluster import Cluster
-from atta.client.loaders.neighbor import vertex_ids, vertices_alone
+from atta.client.loaders.neighbor import row_ids, vertex_ids, vertices_alone
 from atta.errors import ConfigError
 
 _IN_A_SESSION = 1 << 20
@@ -17,7 +17,7 @@ def ascending_ids(cluster: Cluster, policy: str) -> np.ndarray | None:
     kind, _, name = policy.partition(":")
     if kind != "nodes" or _are_numbered(cluster, policy, cluster.schema.node_counts[name]):
         return None
-    return vertex_ids(cluster, name)
+    return row_ids(cluster, name)
 
 
 def rows_of_all(cluster: Cluster, policy: str, count: int, ids: np.ndarray | None) -> np.ndarray:
@@ -44,6 +44,8 @@ def table_rows(cluster: Cluster, node_type: str, name: str, ids: np.ndarray | No
     """Rows [n, *row shape] of a node table for ``ids`` (int64 [n], may repeat); None: all, by ascending user id. Raises
     ConfigError: a vertex does not exist. UnknownNameError: there is no such table."""
     spec = cluster.schema.table(node_type, name)
+    if ids is None and cluster.schema.room.get(node_type):  # more of it may be in use by now
+        ids = vertex_ids(cluster, node_type)
     count = cluster.schema.node_counts[node_type] if ids is None else len(ids)
     out = np.empty((count, *spec.row_shape), np.dtype(spec.dtype))
     if not count:

@@ -12,15 +12,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from atta.client.control import Connection
 from atta.client.every import Ask, asking, check_together, down
 from atta.errors import ConfigError, DataError, RemoteError, WrongDatasetError
 from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import TableName
 from atta.kvstore.live.folder import VersionFiles, VersionFolder, kept_numbers
-from atta.kvstore.live.writing import NewEdges, NewRows, find_edges, find_table, write_version
+from atta.kvstore.live.vertices import AddedVertices
+from atta.kvstore.live.writing import NewEdges, NewRows, NewUse, Present, find_edges, find_table, write_version
 from atta.partition.dataset import Dataset
 from atta.partition.disk.staging import lock
+from atta.partition.graph import Graph
 from atta.partition.names import edge_folder
 from atta.protos.v1 import update_pb2
 from atta.wire.credentials import Credentials
@@ -42,8 +46,10 @@ class PublishedVersion:
     """What ``publish`` has done.
 
     Attributes:
-        table: ``TYPE/NAME``; of edges: ``TYPE/edges``.
-        rows: number of rows, or edges, that were given.
+        table: ``TYPE/NAME``; of edges: ``TYPE/edges``; of new vertices: ``vertices``.
+        rows: number of rows, edges or vertices that were given.
+        ids: by node type, the user ids of new vertices, int64 [n], in the order of their rows.
+        edges: by edge type, how many edges came with them.
         removed: versions that do not count any more.
         gone: number of edges that were named to be removed.
         untold: why daemons did not hear of it. They look at the disk every few seconds.
@@ -59,6 +65,8 @@ class PublishedVersion:
     gone: int = 0
     updates: Sequence[str] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    ids: Mapping[str, np.ndarray] = field(default_factory=dict)
+    edges: Mapping[str, int] = field(default_factory=dict)
 
 
 def publish(
@@ -103,8 +111,23 @@ def publish_edges(
     with publishing(data, addresses, credentials, keep) as publisher:
         of = find_edges(publisher.dataset, edge_type)
         folder, file = (None if path is None else Path(path) for path in (added, removed))
-        new = NewEdges.open(publisher.dataset, of[0], folder, file, replaces=replaces)
+        new = NewEdges.open(publisher.present, of[0], folder, file, replaces=replaces)
         return publisher.publish(of, new)
+
+
+def publish_vertices(
+    data: str | Path,
+    source: str | Path,
+    addresses: Mapping[int, Addresses],
+    *,
+    credentials: Credentials | None = None,
+    keep: int = 2,
+) -> PublishedVersion:
+    """The same for the vertices of a graph folder that the dataset does not have, with all edges of the folder. They take the
+    next vertices of the dataset's room: see ``AddedVertices``. Raises as ``publish``; ConfigError: there is no room left."""
+    graph = Graph.open(source)
+    with publishing(data, addresses, credentials, keep) as publisher:
+        return publisher.publish(("", "vertices"), AddedVertices(graph))
 
 
 @contextmanager
@@ -135,14 +158,20 @@ class Publisher:
                 raise WrongDatasetError(address, told)
         ask(lambda connection: connection.meet(found[connection.address]))
 
+    @property
+    def present(self) -> Present:
+        """The newest version."""
+        return Present.of(self.folder, self.dataset)
+
     def publish(
-        self, of: TableName, new: NewRows | NewEdges, taken: Mapping[str, str] | None = None
+        self, of: TableName, new: NewRows | NewEdges | AddedVertices, taken: Mapping[str, str] | None = None
     ) -> PublishedVersion:
         """Have all daemons serve the next version, or none. ``taken``: see ``write_version``; who takes updates waits for
         other updates to end. Raises as the function."""
         folder = self.folder
         with folder.updating(wait=taken is not None):
-            version = write_version(folder, self.dataset, of, new, taken)
+            changes = new.changes(self.present) if isinstance(new, AddedVertices) else {of: new}
+            version = write_version(folder, self.dataset, changes, taken)
             if (failed := self._tell(version, _Request.PREPARE)) is not None:
                 self._tell(version, _Request.ABORT)
                 folder.remove(version.number)
@@ -151,7 +180,11 @@ class Publisher:
             untold = [] if (failed := self._tell(version, _Request.COMMIT)) is None else [str(failed)]
             removed = self._retire_unread()
         gone = len(new.removed) if isinstance(new, NewEdges) else 0
-        return PublishedVersion(version.number, "/".join(of), len(new), removed, untold, gone)
+        ids = {name: change.ids for (name, _), change in changes.items() if isinstance(change, NewUse)}
+        edges = {name: len(change) for (name, _), change in changes.items() if isinstance(change, NewEdges)}
+        count = sum(map(len, ids.values())) if isinstance(new, AddedVertices) else len(new)
+        told = "/".join(filter(None, of)), count, removed, untold, gone
+        return PublishedVersion(version.number, *told, ids=ids, edges=edges)
 
     def _tell(self, version: VersionFiles, phase: update_pb2.PublishRequest.Phase) -> RemoteError | None:
         """Ask all daemons at once; the error that names all that did not agree."""
@@ -258,10 +291,10 @@ class EdgeUpdater:
 
     def _update(self, path: Path) -> NewEdges:
         """The edges of one update, also of a whole graph folder."""
-        dataset, edge_type = self.publisher.dataset, self.of[0]
+        present, edge_type = self.publisher.present, self.of[0]
         of_graph = path / edge_folder(edge_type)
-        new = NewEdges.open(dataset, edge_type, of_graph if of_graph.is_dir() else path, None)
-        new.ends(dataset, edge_type)
+        new = NewEdges.open(present, edge_type, of_graph if of_graph.is_dir() else path, None)
+        new.ends(present.dataset, edge_type)
         return new
 
     def _refuse(self, path: Path, cause: str) -> None:

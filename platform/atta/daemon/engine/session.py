@@ -18,6 +18,7 @@ from atta.daemon.engine.slots import Slot, SlotPool
 from atta.daemon.versions import VersionView
 from atta.errors import AttaError, ConfigError
 from atta.observe.figures import SessionFigures
+from atta.partition.schema import Schema
 from atta.samplers.batch.items import BatchSeeds, StreamPosition
 from atta.samplers.batch.layout import BatchArrays, Layout
 from atta.samplers.dag.spec import Plan
@@ -55,6 +56,7 @@ class SessionRequest:
     shifts: Mapping[tuple[str, str], np.ndarray] = field(default_factory=dict)  # of tables whose rows are summed
     edge_ids: bool = False  # whether batches have them
     wide_ids: bool = False  # whether all ids of batches are int64
+    schema: Schema | None = field(default=None, repr=False)  # of the version that it was checked for
 
     def position(self, batch: int) -> StreamPosition:
         """What the draws of the batch with this id depend on."""

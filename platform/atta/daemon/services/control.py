@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from atta.daemon.durable.tables import DaemonTables
@@ -50,9 +51,10 @@ class ControlService:
         dataset, files = self._graph.dataset, self._graph.files
         epoch, together = self._tables.about()
         parts = dataset.groups[self._graph.owner]
+        schema = replace(dataset.schema, room=self._graph.versions.now.schema.room)
         return control_pb2.DescribeReply(
             version=OWN.version, dataset_id=self._identity.dataset_id, part=parts.start, parts=len(parts),
-            num_parts=dataset.partitions.num_parts, schema=json.dumps(dataset.schema.to_json()), host=machine_id(),
+            num_parts=dataset.partitions.num_parts, schema=json.dumps(schema.to_json()), host=machine_id(),
             pid=os.getpid(), incarnation=self._identity.incarnation, contract=self._contract,
             oldest_protocol=OWN.oldest, newest_protocol=OWN.newest, draining=self._stopping.is_set(),
             unreached=[peer.address for peer in await self._graph.peers.unreached()] if request.reach else [],

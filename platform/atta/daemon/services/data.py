@@ -309,10 +309,11 @@ class StringIndex:
         self._hashes = hashes[self._order]
 
     def twice(self) -> int | None:
-        """The position of a row whose content another row has as well; None if there is none."""
+        """The position of a row whose content another row has as well; None if there is none. Empty rows do not count."""
         same = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
         first, second = self._order[same], self._order[same + 1]
-        equal = first[(self._rows[first] == self._rows[second]).all(axis=1)]
+        alike = (self._rows[first] == self._rows[second]).all(axis=1)
+        equal = first[alike & self._rows[first].any(axis=1)]
         return int(equal[0]) if len(equal) else None
 
     def find(self, wanted: Rows) -> Places:
@@ -362,9 +363,9 @@ _REPLY_BYTES = ARRAYS_BYTES - (1 << 16)
 class IdService:
     """``IdService`` of a daemon."""
 
-    def __init__(self, dataset: Dataset, part: int, store: Store, make: AnswerMaker) -> None:
-        self._dataset, self._part, self._store, self._make = dataset, part, store, make
-        self._indexes: dict[str, StringIndex] = {}
+    def __init__(self, dataset: Dataset, part: int, versions: LiveVersions, make: AnswerMaker) -> None:
+        self._dataset, self._part, self._versions, self._make = dataset, part, versions, make
+        self._indexes: dict[tuple[str, bool], tuple[int, Places, StringIndex]] = {}
         self._indexing = threading.Lock()
 
     async def numbers(self, request: ids_pb2.NumbersRequest, context: Context) -> ids_pb2.NumbersReply:
@@ -372,14 +373,16 @@ class IdService:
         if not 1 <= request.width <= MAX_WIDTH or len(request.strings) % request.width:
             raise ConfigError(f"{len(request.strings)} bytes are no strings of {request.width} bytes, 1 to {MAX_WIDTH}")
         wanted = np.frombuffer(request.strings, np.uint8).reshape(-1, request.width)
-        at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, wanted)
+        newest = await self._names(request.node_type)
+        at, numbers = await self._make.run(CHUNK_BYTES, self._found, request.node_type, newest, wanted)
         return ids_pb2.NumbersReply(at=at.tobytes(), numbers=numbers.tobytes())
 
     async def strings(self, request: ids_pb2.StringsRequest, context: Context) -> ids_pb2.StringsReply:
         width, numbers = self._width(request.node_type), as_array(request.numbers, wide=True)
         if len(numbers) * width > _REPLY_BYTES:
             raise ConfigError(f"{len(numbers)} strings of {width} bytes: at most {_REPLY_BYTES} bytes in one request")
-        at, rows = await self._make.run(CHUNK_BYTES, self._named, request.node_type, numbers)
+        _, names = await self._names(request.node_type)
+        at, rows = await self._make.run(CHUNK_BYTES, self._named, request.node_type, names, numbers)
         return ids_pb2.StringsReply(width=width, at=at.tobytes(), strings=rows.tobytes())
 
     def _width(self, node_type: str) -> int:
@@ -388,28 +391,46 @@ class IdService:
             raise ConfigError(f"the vertices of node type {node_type!r} have no string ids")
         return width
 
-    def _found(self, node_type: str, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rows = self._index(node_type).find(wanted)
-        at = np.flatnonzero(rows >= 0).astype(np.int32)
-        lo, _ = self._dataset.book.range(node_type, self._part)
-        return at, np.asarray(self._dataset.ids(node_type)[lo + rows[at]])
+    async def _names(self, node_type: str) -> tuple[int, Rows]:
+        """The strings of this daemon's vertices, as the newest version has them, and which one has brought them."""
+        newest = self._versions.book.newest
+        source = self._versions.book.sources(newest).get((node_type, NAME), 0)
+        return source, (await self._versions.tables(node_type, [NAME], newest))[0].data
 
-    def _named(self, node_type: str, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        internal = self._dataset.to_internal(node_type, numbers)
+    def _found(self, node_type: str, newest: tuple[int, Rows], wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        own = 0, self._versions.own.store.table(node_type, NAME).data
+        rows = np.full(len(wanted), -1, np.int64)
+        for source, names in (own, newest) if newest[0] else (own,):
+            places, index = self._index(node_type, source, names)
+            found = index.find(wanted)
+            rows[found >= 0] = places[found[found >= 0]] if source else found[found >= 0]
+        (lo, _), ids = self._dataset.book.range(node_type, self._part), self._dataset.ids(node_type)
+        at = np.flatnonzero((rows >= 0) & (wanted.any(axis=1) | (not self._dataset.schema.room.get(node_type))))
+        return at.astype(np.int32), np.asarray(ids[lo + rows[at]])
+
+    def _named(self, node_type: str, names: Rows, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        internal = self._versions.now.to_used(node_type, numbers)
         lo, hi = self._dataset.book.range(node_type, self._part)
         at = np.flatnonzero((internal >= lo) & (internal < hi)).astype(np.int32)
-        return at, self._store.table(node_type, NAME).data[internal[at] - lo]
+        return at, names[internal[at] - lo]
 
-    def _index(self, node_type: str) -> StringIndex:
-        """The index of this daemon's strings. It is made when it is first used."""
+    def _index(self, node_type: str, source: int, names: Rows) -> tuple[Places, StringIndex]:
+        """The index of this daemon's strings, made when it is first used; of a later version ``source`` that of the room's, and
+        the places of these among ``names``."""
         with self._indexing:
-            if node_type not in self._indexes:
-                rows = self._store.table(node_type, NAME).data
-                index = StringIndex(rows)
-                if (twice := index.twice()) is not None:
-                    name = str(to_strings(rows[twice : twice + 1])[0])
-                    raise DataError(
-                        self._dataset.path, f"two vertices of node type {node_type!r} have the string id {name!r}"
-                    )
-                self._indexes[node_type] = index
-        return self._indexes[node_type]
+            known = self._indexes.get((node_type, source > 0))
+            if known is not None and known[0] == source:
+                return known[1:]
+            (lo, hi), places = self._dataset.book.range(node_type, self._part), np.empty(0, np.int64)
+            if source:
+                ids, used = self._dataset.ids(node_type), self._dataset.schema.in_use(node_type)
+                new = ids[lo:hi] >= ids[self._dataset.sorted_internal(node_type)[used]]
+                places = np.flatnonzero(new & names.any(axis=1))
+            index = StringIndex(rows := names[places] if source else names)
+            if (twice := index.twice()) is not None:
+                name = str(to_strings(rows[twice : twice + 1])[0])
+                raise DataError(
+                    self._dataset.path, f"two vertices of node type {node_type!r} have the string id {name!r}"
+                )
+            self._indexes[node_type, source > 0] = source, places, index
+            return places, index

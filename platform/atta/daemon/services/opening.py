@@ -79,9 +79,12 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
             internal = np.asarray(members, dtype=np.int64)
             chosen = ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
         case "all":
-            _check_room(dataset.schema.node_counts[seeds.node_type])
-            everything = np.arange(dataset.schema.node_counts[seeds.node_type])
-            chosen = ChosenSeeds(everything, np.asarray(dataset.ids(seeds.node_type)))
+            _check_room(count := dataset.schema.in_use(seeds.node_type))
+            everything, ids = np.arange(count), dataset.ids(seeds.node_type)
+            if count < len(ids):
+                everything = np.sort(dataset.used(seeds.node_type)).astype(np.int64)
+                ids = ids[everything]
+            chosen = ChosenSeeds(everything, np.asarray(ids))
         case "part":
             return _part(dataset, seeds)
         case "batches":
@@ -95,7 +98,7 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
             chosen = _of_types(dataset, seeds)
         case _:
             user_ids = _longs("ids", seeds.ids)
-            internal = dataset.to_internal(seeds.node_type, user_ids)
+            internal = dataset.to_used(seeds.node_type, user_ids)
             chosen = ChosenSeeds(internal, user_ids, np.arange(len(user_ids)))
     if seeds.times and len(times) != len(chosen.internal):
         raise ConfigError(f"seeds: {len(times)} times for {len(chosen.internal)} seeds")
@@ -134,7 +137,7 @@ def _of_types(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     internal, owners = np.empty_like(user_ids), np.empty_like(user_ids)
     for number in np.unique(types).tolist():
         mine = types == number
-        internal[mine] = dataset.to_internal(names[number], user_ids[mine])
+        internal[mine] = dataset.to_used(names[number], user_ids[mine])
         owners[mine] = np.searchsorted(dataset.partitions.offsets[names[number]], internal[mine], side="right")
     places = np.empty_like(internal)
     places[np.lexsort((internal, types, owners))] = np.arange(len(internal))
@@ -154,7 +157,7 @@ def _links(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
         exclude = (*exclude, (links.exclude_reverse, True))
     position = np.arange(len(ends[0]))
     return ChosenSeeds(
-        dataset.to_internal(target, ends[1]), position, position, sources=dataset.to_internal(source, ends[0]),
+        dataset.to_used(target, ends[1]), position, position, sources=dataset.to_used(source, ends[0]),
         exclude=exclude,
     )  # fmt: skip
 
@@ -304,7 +307,7 @@ def check_request(request: session_pb2.OpenRequest, dataset: Dataset, config: Da
         plan=plan, layout=layout, seeds=seeds, first_batch=request.start_batch, seed=request.seed, epoch=request.epoch,
         shared_memory=request.shared_memory, job=request.job, sources=chosen.sources, times=chosen.times,
         types=chosen.types, share=_share(request.share), codec=known_codec(request.codec), exclude=chosen.exclude,
-        edge_ids=edge_ids, wide_ids=wide_ids,
+        edge_ids=edge_ids, wide_ids=wide_ids, schema=dataset.schema,
     )  # fmt: skip
     check_room(layout, least_bytes(plan, dataset.schema, checked), config)
     return checked
@@ -342,7 +345,7 @@ def with_schema(request: SessionRequest, schema: Schema, config: DaemonConfig) -
     edge_ids, wide_ids, plan = request.edge_ids, request.wide_ids, request.plan
     layout = layout_of(plan, schema, request.seeds.batch_size, edge_ids=edge_ids, wide_ids=wide_ids)
     check_room(layout, least_bytes(plan, schema, request), config)
-    return replace(request, layout=layout)
+    return replace(request, layout=layout, schema=schema)
 
 
 def _plan_seeds(request: session_pb2.OpenRequest, chosen: ChosenSeeds, parts: int) -> SeedPlan:

@@ -112,8 +112,9 @@ class PointAnswer:
 class Answerer(Protocol):
     """Computes answers, one call after another, each on a thread of its own."""
 
-    def begin(self, dataset: Dataset, address: str, credentials: Credentials | None) -> None:
-        """The daemon serves ``dataset`` at ``address`` from now on. ``credentials``: what it brings to daemons."""
+    def begin(self, dataset: Callable[[], Dataset], address: str, credentials: Credentials | None) -> None:
+        """The daemon serves ``dataset``, its newest version, at ``address`` from now on. ``credentials``: what it brings to
+        daemons."""
 
     def prepare(self) -> None:
         """Do what the first answers need. Raises AttaError: it cannot be done yet."""

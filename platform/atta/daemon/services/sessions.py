@@ -93,7 +93,8 @@ class SessionService:
         if name not in self._sessions:
             if not self._openings.under_way(name):
                 self._check_places(len(self._openings))
-            check = partial(check_request, request, self._engine.dataset, self._config)
+            dataset = self._engine.dataset if self._versions is None else self._versions.now
+            check = partial(check_request, request, dataset, self._config)
             try:
                 checked = await self._openings.checked(name, digest, check)
             except DataError:  # a file that is mapped for the session alone may have changed
@@ -137,6 +138,11 @@ class SessionService:
             if self._versions is not None:
                 view = await self._versions.open(request.version if request.HasField("version") else None)
                 undo.callback(self._versions.close, view)
+                schema = view.dataset.schema
+                if checked.schema is not None and checked.schema.room != schema.room:  # it may be about other vertices
+                    checked = await aside(check_request, request, view.dataset, self._config)
+                elif checked.schema is not schema:
+                    checked = with_schema(checked, schema, self._config)
             if checked.plan.summed is not None:
                 schema, sources = self._engine.dataset.schema, {} if view is None else view.sources
                 checked = replace(checked, shifts=await self._engine.largest.shifts(checked.plan, schema, sources))
@@ -144,8 +150,6 @@ class SessionService:
                 return
             self._openings.refuse_ended(name)
             self._check_places(0)  # others may have been opened while the version was read
-            if view is not None and view.dataset.schema is not self._engine.dataset.schema:
-                checked = with_schema(checked, view.dataset.schema, self._config)
             session = Session(name, checked, self._engine.slots, time.monotonic(), digest=digest, view=view)
             undo.pop_all()
         self._sessions[name] = session

@@ -20,7 +20,9 @@ from atta.samplers.batch.items import EDGES, TIME
 from atta.samplers.shard import PartEdges, Shard
 
 TableName = tuple[str, str]
-"""Node type and table name; of edges: edge type and ``EDGES``. No edge type has the name of a node type."""
+"""Node type and table name; of edges: edge type and ``EDGES``; of how many vertices are in use: node type and ``USED``. No
+edge type has the name of a node type, no table one of these names."""
+USED = "ids"
 Sources = Mapping[TableName, int]
 """The version whose files hold a table's rows, or edges; what is not there is the dataset's own."""
 Rows = tuple[str, str, int]
@@ -145,12 +147,12 @@ class VersionBook:
 
 
 def graph_rows(schema: Schema, sources: Sources) -> set[Rows]:
-    """Those of ``sources`` that say what is drawn: edges, and times of vertices."""
+    """Those of ``sources`` that say what is drawn: edges, times of vertices, and which vertices are in use."""
     of_types = schema.node_tables
     return {
         (name, kind, source)
         for (name, kind), source in sources.items()
-        if kind == EDGES or (kind == TIME and name in of_types and schema.timed(name))
+        if kind in (EDGES, USED) or (kind == TIME and name in of_types and schema.timed(name))
     }
 
 
@@ -164,6 +166,10 @@ class HeldEdges:
     degrees: Callable[[], GraphDegrees]
 
 
+HeldGraph = HeldEdges | VertexTimes | int
+"""Edges, times, or how many vertices of the room are in use."""
+
+
 @dataclass
 class LiveEdges:
     """Attributes:
@@ -172,7 +178,7 @@ class LiveEdges:
 
     dataset: Dataset
     shard: Shard
-    _held: dict[Rows, HeldEdges | VertexTimes] = field(default_factory=dict)
+    _held: dict[Rows, HeldGraph] = field(default_factory=dict)
     _made: dict[frozenset[Rows], tuple[Dataset, Shard]] = field(default_factory=dict)
 
     @property
@@ -183,10 +189,11 @@ class LiveEdges:
     @property
     def nbytes(self) -> int:
         """Bytes of these."""
-        return sum(held.edges.nbytes if isinstance(held, HeldEdges) else held.nbytes for held in self._held.values())
+        held = [one.edges if isinstance(one, HeldEdges) else one for one in self._held.values()]
+        return sum(one.nbytes for one in held if not isinstance(one, int))
 
-    def add(self, of: Rows, held: HeldEdges | VertexTimes) -> None:
-        """Hold edges, or times of vertices, of a later version."""
+    def add(self, of: Rows, held: HeldGraph) -> None:
+        """Hold edges, times of vertices, or how many are in use, of a later version."""
         self._held[of] = held
 
     def drop(self, of: Rows) -> None:
@@ -196,8 +203,8 @@ class LiveEdges:
 
     def of(self, sources: Sources) -> tuple[Dataset, Shard]:
         """The dataset and the partition of a version whose edges and times are here. ``edge_counts`` of the schema are
-        then those of the ids that were given out: bounds, as removed edges count, too. Raises UnknownNameError: they
-        are not here."""
+        then those of the ids that were given out: bounds, as removed edges count, too. ``room`` is what is left. Raises
+        UnknownNameError: they are not here."""
         key = frozenset(graph_rows(self.dataset.schema, sources))
         if not key:
             return self.dataset, self.shard
@@ -205,18 +212,20 @@ class LiveEdges:
             self._made[key] = self._with({one: self._here(one) for one in key})
         return self._made[key]
 
-    def _here(self, of: Rows) -> HeldEdges | VertexTimes:
+    def _here(self, of: Rows) -> HeldGraph:
         name, kind, source = of
         if of not in self._held:
             here = sorted(number for known, of_kind, number in self._held if (known, of_kind) == (name, kind))
             raise UnknownNameError.of(f"version of the {kind} {name}", source, [0, *here])
         return self._held[of]
 
-    def _with(self, changed: Mapping[Rows, HeldEdges | VertexTimes]) -> tuple[Dataset, Shard]:
+    def _with(self, changed: Mapping[Rows, HeldGraph]) -> tuple[Dataset, Shard]:
         edges = {name: held for (name, _, _), held in changed.items() if isinstance(held, HeldEdges)}
-        times = {name: held for (name, _, _), held in changed.items() if not isinstance(held, HeldEdges)}
-        dataset, schema = self.dataset.with_times(times), self.dataset.schema
+        times = {name: held for (name, _, _), held in changed.items() if isinstance(held, VertexTimes)}
+        used = {name: held for (name, _, _), held in changed.items() if isinstance(held, int)}
+        dataset = self.dataset.with_times(times).with_used(used) if used else self.dataset.with_times(times)
         if edges:
+            schema = dataset.schema
             dataset = dataset.with_degrees({edge_type: held.degrees for edge_type, held in edges.items()})
             counts = {**schema.edge_counts, **{edge_type: held.ids for edge_type, held in edges.items()}}
             dataset.schema = dataclasses.replace(schema, edge_counts=counts)

@@ -2,10 +2,11 @@
 
     0001/version.json             what the version changes, and size and checksum of its files
     0001/part-0000/  0001/shared/ the changed rows and edges, as in the dataset
-    0001/part-0000/changed.npy    int64 [n], the core rows that have another row than before; of edges [3, n], the core rows
-                                  that they lead to, their sources, and 1 if they came or -1 if they went
+    0001/part-0000/changed/       by type: int64 [n], the core rows that have another row than before, or are new; of edges
+                                  [3, n], the core rows that they lead to, their sources, and 1 if they came or -1 if
+                                  they went
     0001/committed                empty; the version counts since this file is there. Of one that counts no more,
-                                  version.json and changed.npy stay for a while
+                                  version.json and changed/ stay for a while
     lock                          held by the command that writes and publishes a version
 
 A folder appears whole and never changes afterwards. Version 0 is the dataset itself.
@@ -28,7 +29,7 @@ import numpy as np
 
 from atta.errors import ConfigError, DataError
 from atta.kvstore.durable.logfile import force, written
-from atta.kvstore.live.book import Sources, TableName
+from atta.kvstore.live.book import USED, Sources, TableName
 from atta.partition.dataset import Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, edges_of_parts
@@ -36,7 +37,7 @@ from atta.partition.names import edge_folder, node_folder
 from atta.samplers.batch.items import EDGES, TIME
 
 MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
-FORMAT, VERSION, CHANGED = "atta-version", 1, "changed.npy"
+FORMAT, VERSION, CHANGED = "atta-version", 1, "changed"
 KEPT_CHANGES = 1000
 """What so many newest versions have changed stays on the disk: whoever follows versions may be that far behind."""
 _NUMBER = re.compile(r"[0-9]{4,9}")
@@ -45,6 +46,11 @@ _NUMBER = re.compile(r"[0-9]{4,9}")
 def table_file(part: int, node_type: str, name: str) -> str:
     """The file of a table's rows of one partition, within the folder of a version."""
     return f"{part_folder(part)}/{node_folder(node_type)}/{name}.npy"
+
+
+def changed_file(part: int, of: TableName) -> str:
+    """The file of what changes of a type in one partition, likewise; tables of a type share it."""
+    return f"{part_folder(part)}/{CHANGED}/{edge_folder(of[0]) if of[1] == EDGES else node_folder(of[0])}.npy"
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class VersionFiles:
         sources: of all tables and edges that are not the dataset's own.
         edge_ids: by edge type that is not the dataset's own, one more than the largest edge id so far.
         taken: by folder that updates are taken from, the latest of these, and the version that they are in.
+        used: by node type with vertices of the room that are in use, how many.
     """
 
     number: int
@@ -65,6 +72,7 @@ class VersionFiles:
     edge_ids: Mapping[str, int]
     files: Mapping[str, FileRecord] = field(repr=False)
     taken: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
 
 
 class VersionFolder:
@@ -116,6 +124,7 @@ class VersionFolder:
             files = {str(n): FileRecord.from_json(record, where, str(n)) for n, record in dict(value["files"]).items()}
             ids = {str(edge_type): int(count) for edge_type, count in dict(value.get("edge_ids", {})).items()}
             taken = {str(at): (str(name), int(n)) for at, (name, n) in dict(value.get("taken", {})).items()}
+            used = {str(node_type): int(count) for node_type, count in dict(value.get("used", {})).items()}
             of, told, id_ = str(value["dataset_id"]), int(value["number"]), str(value["id"])
         except (KeyError, TypeError, ValueError):
             raise DataError(where, "is malformed") from None
@@ -125,8 +134,10 @@ class VersionFolder:
             0 <= n < 1 << 62 for n in ids.values()
         ):
             raise DataError(where, "does not tell the edge ids of its edges")
+        if used.keys() != {name for name, kind in sources if kind == USED} or not all(n > 0 for n in used.values()):
+            raise DataError(where, "does not tell how many vertices are in use")
         id_ = id_ if of == self._dataset_id else ""
-        return VersionFiles(number, id_, self.place(number), sources, ids, files, taken)
+        return VersionFiles(number, id_, self.place(number), sources, ids, files, taken, used)
 
     def _version(self, number: int) -> VersionFiles:
         return self._read.get(number) or self.read(number)
@@ -164,7 +175,7 @@ class VersionFolder:
         """Remove a version but for what it has changed. First it stops counting, so that nobody reads half of it."""
         (self.place(number) / COMMITTED).unlink(missing_ok=True)
         for path in self.place(number).rglob("*.npy"):
-            if path.name != CHANGED:
+            if CHANGED not in path.relative_to(self.place(number)).parts:
                 path.unlink(missing_ok=True)
         for old in self.numbers():
             if old <= number - KEPT_CHANGES and not (self.place(old) / COMMITTED).exists():
@@ -214,25 +225,26 @@ class VersionFolder:
         edges = edges_of_parts(read, dataset.partitions, dataset.schema, edge_type)
         return GraphDegrees.counted(edges, dataset.schema, edge_type)
 
-    def changed(self, dataset: Dataset, owner: int, number: int) -> tuple[TableName, np.ndarray] | None:
-        """What version ``number`` changed of what ``owner`` has: int64 [n], vertices with another row of the table; int64
-        [3, n], targets and sources of edges, and 1 if they came or -1 if they went. Vertices are internal ids. None: it does
-        not say so, or is another dataset's. Errors as ``edges``."""
-        version = self._version(number)
-        if not version.id or f"{part_folder(0)}/{CHANGED}" not in version.files:
-            return None
-        of = next(name for name, source in version.sources.items() if source == number)
-        node_type = dataset.schema.endpoints(of[0])[1] if of[1] == EDGES else of[0]
-        found = []
-        for part in dataset.groups[owner]:
-            low, high = dataset.partitions.range(node_type, part)
-            told = np.array(_checked(version, version.path / part_folder(part) / CHANGED), np.int64)
-            rows = told[0] if of[1] == EDGES else told
-            if len(rows) and not 0 <= rows.min() <= rows.max() < high - low:
-                raise DataError(version.path / part_folder(part) / CHANGED, "has rows that do not exist")
-            rows += low
-            found.append(told)
-        return of, np.concatenate(found, axis=-1)
+    def changed(self, dataset: Dataset, owner: int, number: int) -> dict[TableName, np.ndarray] | None:
+        """What version ``number`` changed of what ``owner`` has: int64 [n], vertices with another row of a table, or new ones
+        (``USED``); int64 [3, n], targets and sources of edges, and 1 if they came or -1 if they went. Vertices are internal
+        ids. None: it does not say so, or is another dataset's. Errors as ``edges``."""
+        version, found = self._version(number), dict[TableName, np.ndarray]()
+        for of in [name for name, source in version.sources.items() if source == number]:
+            if not version.id or changed_file(0, of) not in version.files:
+                return None
+            node_type = dataset.schema.endpoints(of[0])[1] if of[1] == EDGES else of[0]
+            pieces = []
+            for part in dataset.groups[owner]:
+                path, (low, high) = version.path / changed_file(part, of), dataset.partitions.range(node_type, part)
+                told = np.array(_checked(version, path), np.int64)
+                rows = told[0] if of[1] == EDGES else told
+                if len(rows) and not 0 <= rows.min() <= rows.max() < high - low:
+                    raise DataError(path, "has rows that do not exist")
+                rows += low
+                pieces.append(told)
+            found[of] = np.concatenate(pieces, axis=-1)
+        return found
 
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
         """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""
@@ -242,7 +254,11 @@ class VersionFolder:
 
     def edge_ids(self, edge_type: str, source: int) -> int:
         """One more than the largest id of an edge of this type that version ``source`` brought. Errors as ``edges``."""
-        return (self._version(source)).edge_ids[edge_type]
+        return self._version(source).edge_ids[edge_type]
+
+    def used(self, node_type: str, source: int) -> int:
+        """How many vertices of the room of a type version ``source`` uses. Raises DataError as ``edges``."""
+        return self._version(source).used[node_type]
 
 
 def version_part(dataset: Dataset, path: Path, part: int, map_file: Callable[[Path], np.ndarray]) -> Part:

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from atta.errors import ConfigError, DataError
-from atta.kvstore.live.book import DATASET, TableName
+from atta.kvstore.live.book import Sources, TableName
 from atta.kvstore.live.folder import (
-    CHANGED,
     COMMITTED,
     FORMAT,
     MANIFEST,
     VERSION,
     VersionFiles,
     VersionFolder,
+    changed_file,
     table_file,
 )
 from atta.partition.dataset import Dataset, Part, part_folder
@@ -62,23 +62,56 @@ def find_edges(dataset: Dataset, edge_type: str | None) -> TableName:
 
 @dataclass(frozen=True)
 class Present:
-    """What a version changes: ``of``, a table or the edges of a type, as version ``source`` has brought it; 0: the
-    dataset."""
+    """What a version changes: the newest one of a dataset.
+
+    Attributes:
+        dataset: with the vertices that are in use now.
+        sources, edge_ids, used, taken: see ``VersionFiles``; of the dataset itself nothing.
+    """
 
     folder: VersionFolder
     dataset: Dataset
-    of: TableName
-    source: int
+    sources: Sources = field(default_factory=dict)
+    edge_ids: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
-    def rows(self, part: int) -> np.ndarray:
+    @classmethod
+    def of(cls, folder: VersionFolder, dataset: Dataset) -> Present:
+        """The newest committed version. Raises DataError: its description is damaged."""
+        if not (committed := folder.committed()):
+            return cls(folder, dataset)
+        last = committed[max(committed)]
+        return cls(folder, dataset.with_used(last.used), last.sources, last.edge_ids, last.used, last.taken)
+
+    def rows(self, of: TableName, part: int) -> np.ndarray:
         """The rows of a table in one partition."""
-        if self.source:
-            return self.folder.load(self.dataset, part, self.of, self.source)
-        return self.dataset.part(part).table(*self.of)
+        if source := self.sources.get(of, 0):
+            return self.folder.load(self.dataset, part, of, source)
+        return self.dataset.part(part).table(*of)
 
-    def edges(self, part: int) -> Part:
-        """The edges in one partition."""
-        return self.folder.edges(self.dataset, part, self.source) if self.source else self.dataset.part(part)
+    def edges(self, edge_type: str, part: int) -> Part:
+        """The edges of a type in one partition."""
+        source = self.sources.get((edge_type, EDGES), 0)
+        return self.folder.edges(self.dataset, part, source) if source else self.dataset.part(part)
+
+    def identified(self, graph: Graph, node_type: str) -> tuple[np.ndarray, np.ndarray]:
+        """The vertices of a graph folder: int64 [n], the user ids that they have in the dataset, and bool [n], which are there.
+        The ids of others are those of the folder. Raises ConfigError: one of the two has string ids, the other has not."""
+        strings = [string_width(schema, node_type) is not None for schema in (graph.schema, self.dataset.schema)]
+        if strings[0] != strings[1]:
+            which = "has no" if strings[1] else "has"
+            raise ConfigError(f"{graph.path}: node type {node_type!r} {which} string ids, other than the dataset's")
+        if not strings[0]:
+            ids = np.arange(graph.schema.node_counts[node_type]) if (own := graph.user_ids(node_type)) is None else own
+            used = self.dataset.sorted_ids(node_type)[: self.dataset.schema.in_use(node_type)]
+            at = np.minimum(np.searchsorted(used, ids), len(used) - 1)
+            return ids, np.equal(used[at], ids) if len(used) else np.zeros(len(ids), np.bool_)
+        wanted, parts = to_strings(graph.table(node_type, NAME)), range(self.dataset.num_parts)
+        known = to_strings(np.concatenate([self.rows((node_type, NAME), part) for part in parts]))
+        order = np.argsort(known)
+        at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+        return np.asarray(self.dataset.ids(node_type)[at]), (known[at] == wanted) & (wanted != "")
 
 
 @dataclass(frozen=True)
@@ -88,10 +121,12 @@ class NewRows:
     Attributes:
         rows: [n, *row_shape], mapped.
         ids: int64 [n], the user ids of their vertices; None: one row for each vertex, by ascending user id.
+        new: whether the vertices are new. What changes is then said by ``NewUse``.
     """
 
     rows: np.ndarray
     ids: np.ndarray | None
+    new: bool = False
 
     @classmethod
     def open(cls, path: Path, name: str) -> NewRows:
@@ -105,18 +140,18 @@ class NewRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def write(self, present: Present, to: Path) -> tuple[list[str], dict[str, int]]:
+    def write(self, present: Present, of: TableName, to: Path) -> tuple[list[str], dict[str, int]]:
         """Write the files of all partitions into the folder ``to``. Returns their names there, and no edge ids. Raises
         ConfigError: the rows are not of this table, or name a vertex twice or one that does not exist; DataError: a
         file cannot be read or written."""
-        at = self._positions(present.dataset, present.of)
+        at = self._positions(present.dataset, of)
         parts = range(present.dataset.partitions.num_parts)
-        return [name for part in parts for name in self._write_part(present, part, at, to)], {}
+        return [name for part in parts for name in self._write_part(present, of, part, at, to)], {}
 
-    def _write_part(self, present: Present, part: int, at: np.ndarray, to: Path) -> list[str]:
-        name, spec = table_file(part, *present.of), present.dataset.schema.table(*present.of)
-        low, high = present.dataset.partitions.range(present.of[0], part)
-        kept, changed = present.rows(part), []
+    def _write_part(self, present: Present, of: TableName, part: int, at: np.ndarray, to: Path) -> list[str]:
+        name, spec = table_file(part, *of), present.dataset.schema.table(*of)
+        low, high = present.dataset.partitions.range(of[0], part)
+        kept, changed = present.rows(of, part), []
         step = max(1, PIECE_BYTES // max(1, spec.row_bytes))
         with NpyAppender(to / name, spec.dtype, spec.row_shape) as out:
             for first, stop in chunks(high - low, step):
@@ -128,7 +163,7 @@ class NewRows:
                 out.append(piece)
                 changed.append(first + np.flatnonzero(_differ(piece, old)))
         rows = np.concatenate([*changed, _no_ids()])
-        return [name, *_write_files(to, {f"{part_folder(part)}/{CHANGED}": rows})]
+        return [name, *_write_files(to, {} if self.new else {changed_file(part, of): rows})]
 
     def _positions(self, dataset: Dataset, table: TableName) -> np.ndarray:
         """Where the row of each internal id is: int64 [vertices], -1 where a vertex keeps its row."""
@@ -141,16 +176,16 @@ class NewRows:
             )
         at = np.full(count, -1, dtype=np.int64)
         if self.ids is None:
-            if len(self.rows) != count:
+            if len(self.rows) != (used := dataset.schema.in_use(node_type)):
                 raise ConfigError(
-                    f"{len(self.rows)} rows for {count} vertices of {node_type}: give one for each, or a folder with "
+                    f"{len(self.rows)} rows for {used} vertices of {node_type}: give one for each, or a folder with "
                     f"ids.npy and {name}.npy"
                 )
-            at[dataset.sorted_internal(node_type)] = np.arange(count)
+            at[dataset.used(node_type)] = np.arange(len(self.rows))
             return at
         if self.ids.ndim != 1 or self.ids.dtype.kind not in "iu" or len(self.ids) != len(self.rows):
             raise ConfigError(f"ids.npy is {self.ids.dtype}{list(self.ids.shape)}, must be one integer for each row")
-        internal = dataset.to_internal(node_type, self.ids)
+        internal = dataset.to_used(node_type, self.ids)
         at[internal] = np.arange(len(internal))
         if int((at >= 0).sum()) != len(internal):
             raise ConfigError(f"ids.npy names a vertex of {node_type} twice")
@@ -180,7 +215,7 @@ class NewEdges:
 
     @classmethod
     def open(
-        cls, dataset: Dataset, edge_type: str, added: Path | None, removed: Path | None, *, replaces: bool = False
+        cls, present: Present, edge_type: str, added: Path | None, removed: Path | None, *, replaces: bool = False
     ) -> NewEdges:
         """``added``: a folder with ``src.npy``, ``dst.npy`` and a file for each edge table, also within a graph folder, whose
         vertices may have other numbers; ``removed``: a file of ids.
@@ -192,17 +227,17 @@ class NewEdges:
             raise ConfigError("to replace all edges, give those that take their place, and no ids to remove")
         gone = _no_ids() if removed is None else map_array(removed)
         if added is None:
-            spec = dataset.schema.edge_tables[edge_type]
+            spec = present.dataset.schema.edge_tables[edge_type]
             none = {name: np.empty((0, *table.row_shape), table.dtype) for name, table in spec.items()}
             return cls(tables=none, removed=gone)
         if not (added / "src.npy").exists():
             raise DataError(added, "holds no src.npy; atta import makes such folders of tables: GRAPH/edges/TYPE")
-        known = dataset.schema.edge_tables[edge_type]
+        known = present.dataset.schema.edge_tables[edge_type]
         for path in sorted(added.glob("*.npy")):
             if path.stem not in ("src", "dst", *known):
                 raise DataError(path, f"not an edge table of {edge_type}; there are: {', '.join(known) or 'none'}")
         tables = {name: map_array(added / f"{name}.npy") for name in known}
-        sources, targets = _ends(dataset, edge_type, added)
+        sources, targets = _ends(present, edge_type, added)
         return cls(sources, targets, tables, gone, replaces)
 
     @classmethod
@@ -218,22 +253,20 @@ class NewEdges:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def write(self, present: Present, to: Path) -> tuple[list[str], dict[str, int]]:
+    def write(self, present: Present, of: TableName, to: Path) -> tuple[list[str], dict[str, int]]:
         """Write the files of all partitions into the folder ``to``. Returns their names there and, by edge type, one
         more than the largest edge id so far. Raises ConfigError: a table does not fit, a vertex or an edge that is to
         go does not exist; DataError: a file cannot be read or written."""
-        dataset, edge_type = present.dataset, present.of[0]
+        dataset, edge_type = present.dataset, of[0]
         ends = self.ends(dataset, edge_type)
-        self._check_removed(present)
-        first = dataset.schema.edge_counts[edge_type]
-        if self.replaces or present.source:
-            first = 0 if self.replaces else present.folder.edge_ids(edge_type, present.source)
+        self._check_removed(present, edge_type)
+        first = 0 if self.replaces else present.edge_ids.get(edge_type, dataset.schema.edge_counts[edge_type])
         parts, names = range(dataset.partitions.num_parts), []
         for part in parts:
-            arrays, changed = self._merged(present, part, ends[0], ends[1], first)
+            arrays, changed = self._merged(present, edge_type, part, ends, first)
             folder = f"{part_folder(part)}/{edge_folder(edge_type)}"
             files = {f"{folder}/{name}.npy": array for name, array in arrays.items()}
-            names += _write_files(to, {**files, f"{part_folder(part)}/{CHANGED}": changed})
+            names += _write_files(to, {**files, changed_file(part, of): changed})
         return names, {edge_type: first + len(self)}
 
     def ends(self, dataset: Dataset, edge_type: str) -> list[np.ndarray]:
@@ -251,30 +284,30 @@ class NewEdges:
                     f"{name}.npy is {rows.dtype.str}{list(rows.shape)}, must be {wanted[0]}{list(wanted[1])}"
                 )
         types = dataset.schema.endpoints(edge_type)
-        return [dataset.to_internal(t, ids) for t, ids in zip(types, (self.sources, self.targets), strict=True)]
+        return [dataset.to_used(t, ids) for t, ids in zip(types, (self.sources, self.targets), strict=True)]
 
-    def _check_removed(self, present: Present) -> None:
+    def _check_removed(self, present: Present, edge_type: str) -> None:
         """Raise ConfigError if an edge that is to go does not exist, or is named twice."""
         wanted = np.sort(self.removed)
         if len(wanted) and np.any(wanted[1:] == wanted[:-1]):
             raise ConfigError(f"edge {wanted[:-1][wanted[1:] == wanted[:-1]][0]} is to be removed twice")
-        missing, edge_type = np.ones(len(wanted), dtype=bool), present.of[0]
+        missing = np.ones(len(wanted), dtype=bool)
         for part in range(present.dataset.num_parts) if len(wanted) else ():
-            ids = np.asarray(present.edges(part).csc(edge_type).edge_ids)
+            ids = np.asarray(present.edges(edge_type, part).csc(edge_type).edge_ids)
             at = np.minimum(np.searchsorted(wanted, ids), len(wanted) - 1)
             missing[at[wanted[at] == ids]] = False
         if missing.any():
             raise ConfigError(f"edge {wanted[missing][0]} of {edge_type}, to be removed, does not exist")
 
     def _merged(
-        self, present: Present, part: int, sources: np.ndarray, targets: np.ndarray, first: int
+        self, present: Present, edge_type: str, part: int, ends: Sequence[np.ndarray], first: int
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The arrays of one partition, and the edges that come and go, as ``CHANGED`` has them. ``sources``, ``targets``:
-        int64, internal ids; ``first``: the id of the first edge that is added, which the others follow."""
-        dataset, edge_type = present.dataset, present.of[0]
+        """The arrays of one partition, and the edges that come and go, as ``changed_file`` has them. ``ends``: int64,
+        internal ids of sources and targets; ``first``: the id of the first edge that is added, which the others follow."""
+        dataset, (sources, targets) = present.dataset, ends
         source_type, target_type = dataset.schema.endpoints(edge_type)
         low, high = dataset.partitions.range(target_type, part)
-        before, tables = present.edges(part), dataset.schema.edge_tables[edge_type]
+        before, tables = present.edges(edge_type, part), dataset.schema.edge_tables[edge_type]
         csc = before.csc(edge_type)
         indptr, edge_ids = np.asarray(csc.indptr), csc.edge_ids.astype(index_dtype(first + len(self)), copy=False)
         old = {"indices": csc.indices, "edge_ids": edge_ids}
@@ -299,26 +332,43 @@ class NewEdges:
         return merged, np.concatenate([both, [np.repeat([-1, 1], [gone.shape[1], len(mine)])]])
 
 
-def _ends(dataset: Dataset, edge_type: str, added: Path) -> list[np.ndarray]:
+@dataclass(frozen=True)
+class NewUse:
+    """Vertices of the room that come into use: ``ids`` int64 [n], the next ones."""
+
+    ids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def write(self, present: Present, of: TableName, to: Path) -> tuple[list[str], dict[str, int]]:
+        """Write which vertices come. Returns as those of rows."""
+        internal, files = np.sort(present.dataset.to_internal(of[0], self.ids)), dict[str, np.ndarray]()
+        for part in range(present.dataset.partitions.num_parts):
+            low, high = present.dataset.partitions.range(of[0], part)
+            files[changed_file(part, of)] = internal[slice(*np.searchsorted(internal, [low, high]))] - low
+        return _write_files(to, files), {}
+
+
+Changes = Mapping[TableName, NewRows | NewEdges | NewUse]
+"""What a version changes."""
+
+
+def _ends(present: Present, edge_type: str, added: Path) -> list[np.ndarray]:
     """User ids of the sources and targets of edges. In a graph folder these are rows of its vertices."""
     ends: list[np.ndarray] = [map_array(added / "src.npy"), map_array(added / "dst.npy")]
     if not (added.parent.parent / GRAPH).exists():
         return ends
-    graph, types = Graph.open(added.parent.parent, verify=False), dataset.schema.endpoints(edge_type)
-    return [_user_ids(dataset, graph, node_type, rows) for node_type, rows in zip(types, ends, strict=True)]
+    graph, types = Graph.open(added.parent.parent, verify=False), present.dataset.schema.endpoints(edge_type)
+    return [_user_ids(present, graph, node_type, rows) for node_type, rows in zip(types, ends, strict=True)]
 
 
-def _user_ids(dataset: Dataset, graph: Graph, node_type: str, rows: np.ndarray) -> np.ndarray:
-    if string_width(dataset.schema, node_type) is None:
-        ids = graph.user_ids(node_type)
-        return rows if ids is None else ids[rows]
-    wanted = to_strings(graph.table(node_type, NAME))[rows]
-    known = to_strings(np.concatenate([dataset.part(p).table(node_type, NAME) for p in range(dataset.num_parts)]))
-    order = np.argsort(known)
-    at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
-    if len(lost := wanted[known[at] != wanted]):
-        raise ConfigError(f"no vertex of {node_type!r} has the string id {str(lost[0])!r}: new ones need a new dataset")
-    return np.asarray(dataset.ids(node_type)[at])
+def _user_ids(present: Present, graph: Graph, node_type: str, rows: np.ndarray) -> np.ndarray:
+    ids, there = present.identified(graph, node_type)
+    if string_width(graph.schema, node_type) is not None and not there[rows].all():
+        lost = to_strings(graph.table(node_type, NAME)[rows[~there[rows]][:1]])
+        raise ConfigError(f"no vertex of {node_type!r} has the string id {str(lost[0])!r}: see atta update nodes")
+    return np.asarray(ids[rows])
 
 
 def _differ(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -350,14 +400,10 @@ def _write_files(to: Path, files: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def write_version(
-    folder: VersionFolder,
-    dataset: Dataset,
-    of: TableName,
-    new: NewRows | NewEdges,
-    taken: Mapping[str, str] | None = None,
+    folder: VersionFolder, dataset: Dataset, changes: Changes, taken: Mapping[str, str] | None = None
 ) -> VersionFiles:
-    """Write the version after the newest committed one. It counts when ``VersionFolder.commit`` says so. ``of``: the
-    table, or the edges, that change. ``taken``: by folder, the updates that it has from there.
+    """Write the version after the newest committed one. It counts when ``VersionFolder.commit`` says so. ``taken``: by folder,
+    the updates that it has from there.
 
     All partitions must lie on this machine. What an update that was broken off has left is replaced. For callers within
     ``VersionFolder.updating``.
@@ -367,13 +413,15 @@ def write_version(
         DataError: a file cannot be read or written.
         DiskFullError: there is no space left.
     """
-    committed, numbers = folder.committed(), folder.numbers()
-    latest = committed[max(committed)] if committed else None
-    before, ids = (DATASET, {}) if latest is None else (latest.sources, latest.edge_ids)
-    newest = max((n for n in numbers if (folder.place(n) / COMMITTED).exists()), default=0)
-    number, present = newest + 1, Present(folder, dataset, of, before.get(of, 0))
+    present, numbers = Present.of(folder, dataset), folder.numbers()
+    number = 1 + max((n for n in numbers if (folder.place(n) / COMMITTED).exists()), default=0)
+    came = {of[0]: len(new) for of, new in changes.items() if isinstance(new, NewUse)}
+    used = {**present.used, **{t: present.used.get(t, 0) + count for t, count in came.items()}}
+    present, names, edge_ids = replace(present, dataset=dataset.with_used(used)), list[str](), {**present.edge_ids}
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
-        names, new_ids = new.write(present, staging.path)
+        for of, new in changes.items():
+            written, ids = new.write(present, of, staging.path)
+            names, edge_ids = names + written, edge_ids | ids
         files = {name: describe_file(staging.path / name) for name in names}
         value = {
             "format": FORMAT,
@@ -381,9 +429,12 @@ def write_version(
             "number": number,
             "id": secrets.token_hex(8),
             "dataset_id": dataset.dataset_id,
-            "sources": {f"{t}/{n}": source for (t, n), source in {**before, of: number}.items()},
-            "edge_ids": {**ids, **new_ids},
-            "taken": {**(latest.taken if latest else {}), **{at: (name, number) for at, name in (taken or {}).items()}},
+            "sources": {
+                f"{t}/{n}": source for (t, n), source in {**present.sources, **dict.fromkeys(changes, number)}.items()
+            },
+            "edge_ids": edge_ids,
+            "taken": {**present.taken, **{at: (name, number) for at, name in (taken or {}).items()}},
+            "used": used,
             "files": {name: record.to_json() for name, record in files.items()},
         }
         write_sealed(staging.path / MANIFEST, value)

@@ -28,9 +28,10 @@ from atta.client.inference.followed import (
 from atta.client.inference.reading import BlockReader, Prepared, pin
 from atta.client.inference.sinks import MemorySink, Sink
 from atta.client.inference.stages import Rows, Stage, Targets
-from atta.client.loaders.neighbor import NeighborLoader
+from atta.client.loaders.neighbor import NeighborLoader, row_ids
 from atta.client.tables.versions import each_done
 from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.kvstore.live.book import USED
 from atta.observe.lastwords import counted
 from atta.observe.progress import Progress, Silent
 from atta.samplers.arguments import number
@@ -39,7 +40,6 @@ from atta.train.launching.totals import NewRows, RunningTotals, StageChanges
 
 _SHARE_VERTICES = 1 << 13
 """At least so many vertices are worth a session of their own."""
-_IDS_AT_ONCE = 1 << 14
 _MOST_OF_ALL = 0.7
 """If more of all vertices are affected, all are computed: their ids need not be sent."""
 
@@ -77,7 +77,7 @@ class InferenceFollower:
         values, version = follower.tables.read(ids)
 
     The tables are on the daemons: ``NAME``, ``NAME.version``, and of inner layers ``NAME.rows-1`` and so on. A follower that was
-    killed goes on when the same is done again. New vertices need a new dataset (``extend``), and a new follower."""
+    killed goes on when the same is done again. Vertices of another dataset (``extend``) need a new follower."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class InferenceFollower:
         yield from self._computed(stage, totals, todo, version)
 
     def _read(self, stage: Stage, changes: DatasetChanges, moved: Mapping[Rows, Marks]) -> dict[str, Marks]:
-        """By node type, the vertices whose rows that a stage reads have changed."""
+        """By node type, the vertices whose rows that a stage reads have changed, and those of its own type that are new."""
         own, counts = self._type(stage), self._schema.node_counts
 
         def differ(node_type: str, rows: Rows | None) -> Marks:
@@ -196,6 +196,7 @@ class InferenceFollower:
             return marks
 
         read = {own: np.zeros(counts[own], np.bool_)}
+        read[own][changes.rows.get((own, USED), [])] = True
         reads = [(node_type or own, rows) for node_type, rows in stage.reads.items()]
         for node_type, rows in [*reads, *((own, rows) for rows in stage.degrees.values())]:
             read[node_type] = differ(node_type, rows) | read.get(node_type, np.False_)
@@ -274,7 +275,7 @@ class InferenceFollower:
     def _keep(self, version: int, sessions: contextlib.ExitStack) -> bool:
         """Have all daemons keep a version: each has one of ``sessions`` that reads it. False: it has gone, there are newer
         ones."""
-        one = self._user_ids(self._own)[:1]  # a daemon sorts the seeds of a session
+        one = self._user_ids(self._own).min(keepdims=True)  # a daemon sorts the seeds of a session
         for parts in self._cluster.parts:
             how: dict[str, Any] = {"rank": 0, "world_size": 1, "home": parts.start, "job": "follow"}
             loader = NeighborLoader(self._cluster, [], (self._own, one), tables={}, **how)
@@ -291,9 +292,7 @@ class InferenceFollower:
     def _user_ids(self, node_type: str) -> npt.NDArray[np.int64]:
         """int64 [vertices]: user ids by rows of tables."""
         if node_type not in self._ids:
-            how: dict[str, Any] = {"rank": 0, "world_size": 1, "batch_size": _IDS_AT_ONCE, "job": "follow"}
-            loader = NeighborLoader(self._cluster, [], (node_type, None), tables={}, edge_ids=False, **how)
-            ids = np.concatenate([batch.n_id(node_type) for batch in loader])
+            ids = row_ids(self._cluster, node_type)
             found = self._ids[node_type] = np.empty(len(ids), np.int64)
             found[self._cluster.tables.locate(f"nodes:{node_type}", ids)] = ids
         return self._ids[node_type]

@@ -104,13 +104,17 @@ class ModelAnswers:
         self._cluster: atta.Cluster | None = None
         self._table: _RowsTable | None = None
 
-    def begin(self, dataset: Dataset, address: str, credentials: Credentials | None) -> None:
+    def begin(self, dataset: Callable[[], Dataset], address: str, credentials: Credentials | None) -> None:
         """See ``Answerer``."""
         try:
-            check_names(self._saved.path, self._saved.shape, dataset.schema)
+            check_names(self._saved.path, self._saved.shape, dataset().schema)
         except DataError as error:
             log.warning("classes will be refused", reason=str(error))
-        self._dataset, self._address, self._credentials = dataset, address, credentials
+        self._newest, self._address, self._credentials = dataset, address, credentials
+
+    @property
+    def _dataset(self) -> Dataset:
+        return self._newest()
 
     def prepare(self) -> None:
         """Connect to all daemons, and answer once, so that first callers wait less. Raises AttaError: it cannot be done."""
@@ -118,7 +122,7 @@ class ModelAnswers:
         with contextlib.suppress(ConfigError):  # there is no table yet, or the model has no rows of this kind
             what, ids = self._config.what, self._connected().ids
             node_type = self._types(what)[0]
-            first = np.array(self._dataset.ids(node_type)[:1], np.int64)
+            first = self._someone(node_type)
             self.answer([PointQuery(what, ids.strings(first, node_type) if ids.known(node_type) else first)])
 
     def answer(self, queries: Sequence[PointQuery]) -> list[PointAnswer | AttaError]:
@@ -135,6 +139,10 @@ class ModelAnswers:
         return [found if isinstance(found, AttaError) else cut(np.searchsorted(once, found)) for found in numbers]
 
     # -- vertices ------------------------------------------------------------------------------------------------------
+
+    def _someone(self, node_type: str) -> Numbers:
+        """A vertex that is in use, int64 [1]."""
+        return np.array(self._dataset.ids(node_type)[self._dataset.used(node_type)[:1]], np.int64)
 
     def _types(self, what: str, asked: str = "") -> tuple[str, ...]:
         return predicted_types(self._dataset.schema, self._saved, asked or None, pairs=what == TARGETS)
@@ -163,7 +171,7 @@ class ModelAnswers:
             return ConfigError(f'node type {node_type!r} has string ids: give strings, such as "{given[0]}"')
         try:
             numbers = ids.numbers(given, node_type) if given.dtype.kind == "U" else given
-            self._dataset.to_internal(node_type, numbers)
+            self._dataset.to_used(node_type, numbers)
         except UnknownNameError as error:
             return error
         except ConfigError as error:
@@ -176,7 +184,7 @@ class ModelAnswers:
         """Rows of vertices that the graph does not have, or their best targets."""
         try:
             assert query.new is not None, "only such queries come here"
-            new, someone = self._located(query.new, node_type), np.array(self._dataset.ids(node_type)[:1], np.int64)
+            new, someone = self._located(query.new, node_type), self._someone(node_type)
             what = "embeddings" if query.what == TARGETS else query.what
             rows, version = self._with(what, node_type, lambda prepared: prepared.inference.rows_of_new(new, someone))
             if query.what != TARGETS:
