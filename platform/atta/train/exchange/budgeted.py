@@ -90,7 +90,7 @@ class BudgetRows(StaleRows):
 
     def __init__(self, given: RowSetting) -> None:
         super().__init__(given)
-        self._packing: ChosenPacking = ChosenPacking(self._rank, lambda cell: self.policy.level(cell, self.epoch))
+        self._packing: ChosenPacking = ChosenPacking(self._rank, lambda cell: self.policy.level(cell, self._epoch))
         self._before: dict[Key, list[int]] = {}
 
     @property
@@ -122,12 +122,12 @@ class BudgetRows(StaleRows):
         for key, of_key in zip(sorted(self._versions), table.tolist(), strict=True):
             for owner, (gap, error, norm) in enumerate(of_key):
                 if norm > 0 and (held := self._before[key][owner]) != NEVER:
-                    age = max(1, self.epoch - held)
+                    age = max(1, self._epoch - held)
                     found[*key, owner] = RowErrors(math.sqrt(gap / norm), math.sqrt(error / norm), age)
         return found
 
     def _due(self, key: Key, owner: int, held: int) -> bool:
-        return self.policy.sends((*key, owner), self.epoch, held)
+        return self.policy.sends((*key, owner), self._epoch, held)
 
     def _publishers(self, key: Key, rows: torch.Tensor) -> list[bool]:
         self._before[key] = self._versions.get(key, [NEVER] * len(self._sends))

@@ -76,8 +76,7 @@ class StaleRows(Source):
             "forward": reads.lists.receive_counts.tolist(),
             "backward": reads.lists.send_counts.tolist(),
         }
-        self.epoch = 0
-        """The present epoch, from 1."""
+        self._epoch = 0
         self._started: set[Key] = set()
         self._later: dict[Key, _Messages] = {}  # they are read in a later epoch
         self._versions: dict[Key, list[int]] = {}  # what each owner has sent last
@@ -97,10 +96,15 @@ class StaleRows(Source):
         """Bytes of own rows as they were sent last; 0 unless changes are measured."""
         return sum(copy.nbytes for copy in self._copies.values())
 
+    @property
+    def epoch(self) -> int:
+        """The present epoch, from 1."""
+        return self._epoch
+
     def begin(self, epoch: int) -> None:
         """Begin an epoch; epochs count from 1."""
         self.figures.clear()
-        self.epoch = epoch
+        self._epoch = epoch
         self._started.clear()
 
     def start(self, layer: int, direction: Direction, rows: torch.Tensor) -> Arrival:
@@ -166,7 +170,7 @@ class StaleRows(Source):
         return self._start((layer, "forward"), rows)
 
     def _start(self, key: Key, rows: torch.Tensor) -> Arrival:
-        rule, keeps = self.policy.reads(self.epoch, key[1]), self.policy.history(key[1]) is not None
+        rule, keeps = self.policy.reads(self._epoch, key[1]), self.policy.history(key[1]) is not None
         like, again, due = rows[:0].detach(), key in self._started, list[_Messages]()
         if again and keeps:
             return Arrival(lambda: self._await_rows(key, like, rule, due))
@@ -177,7 +181,7 @@ class StaleRows(Source):
         messages = self._pack(key, rows, sending)
         if not again:
             self.figures.count(key, broadcast=sending[self._rank])
-        if keeps and (rule is None or rule.newest < self.epoch):
+        if keeps and (rule is None or rule.newest < self._epoch):
             if any(sending):
                 self._later[key] = messages
                 if key[1] == "forward":
@@ -202,14 +206,14 @@ class StaleRows(Source):
             self.figures.read(key, Ages())
             return like
         values, versions = self._room(key).newest(rule, key)
-        self.figures.read(key, Ages.of(self.epoch, versions))
+        self.figures.read(key, Ages.of(self._epoch, versions))
         return values if self.policy.smooth is None else self._mean(key, values, self.policy.smooth)
 
     def _mean(self, key: Key, fresh: torch.Tensor, decay: float) -> torch.Tensor:
         epoch, mean = self._means.get(key, (NEVER, fresh))
-        if epoch != self.epoch:
+        if epoch != self._epoch:
             mean = fresh if epoch == NEVER else torch.lerp(fresh, mean, decay)
-            self._means[key] = (self.epoch, mean)
+            self._means[key] = (self._epoch, mean)
         return mean
 
     def _publishers(self, key: Key, rows: torch.Tensor) -> list[bool]:
@@ -217,7 +221,7 @@ class StaleRows(Source):
         if self.policy.gaps and self.policy.history(key[1]) is not None:
             now, before = rows.detach().index_select(0, self._shared), self._copies.get(key)
             gap = float("inf") if before is None else mean_absolute_difference(now, before)
-            mine = self.policy.publishes(self.epoch, key[1], self._rank, last[self._rank], gap)
+            mine = self.policy.publishes(self._epoch, key[1], self._rank, last[self._rank], gap)
             if mine:
                 self._copies[key] = now
             flags = torch.zeros(len(last), dtype=torch.uint8, device=self._device)
@@ -226,19 +230,19 @@ class StaleRows(Source):
             sending = [bool(flag) for flag in flags.tolist()]
         else:
             sending = [self._due(key, owner, held) for owner, held in enumerate(last)]
-        self._versions[key] = [self.epoch if s else v for s, v in zip(sending, last, strict=True)]
+        self._versions[key] = [self._epoch if s else v for s, v in zip(sending, last, strict=True)]
         return sending
 
     def _due(self, key: Key, owner: int, held: int) -> bool:
-        return self._owners[owner].publishes(self.epoch, key[1], owner, held)
+        return self._owners[owner].publishes(self._epoch, key[1], owner, held)
 
     def _pack(self, key: Key, rows: torch.Tensor, sending: Sequence[bool]) -> _Messages:
         """The messages of a layer, which ``post`` sends and receives."""
         like, out = rows[:0].detach(), dict[int, torch.Tensor]()
         for member, part in enumerate(self._outgoing(key[1], rows) if sending[self._rank] else ()):
             if len(part):
-                check_finite(part, self._rank, self.epoch, key)
-                message = self._packing.pack((*key, member), part.detach(), self.epoch)
+                check_finite(part, self._rank, self._epoch, key)
+                message = self._packing.pack((*key, member), part.detach(), self._epoch)
                 out[member] = message
                 self.sent[key] += message.nbytes
                 self.crossed[key] += message.nbytes * self._elsewhere[member]
@@ -248,7 +252,7 @@ class StaleRows(Source):
             for owner, (s, count) in enumerate(counts)
             if s and count
         }
-        return _Messages(self.epoch, like, into, row_messages(self._group, out, into))
+        return _Messages(self._epoch, like, into, row_messages(self._group, out, into))
 
     def _outgoing(self, direction: Direction, rows: torch.Tensor) -> Sequence[torch.Tensor]:
         rows = rows.detach()

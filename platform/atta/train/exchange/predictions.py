@@ -202,7 +202,7 @@ class PredictedRows(TableRows):
         super().begin(epoch)
 
     def _forward(self, layer: int, rows: torch.Tensor) -> Arrival:
-        if (layer, "forward") not in self._started and self.policy.trains(self.epoch):
+        if (layer, "forward") not in self._started and self.policy.trains(self._epoch):
             self._fresh[layer] = self._mine(rows)
         return super()._forward(layer, rows)
 
@@ -213,7 +213,7 @@ class PredictedRows(TableRows):
             (layer, "errors"): [torch.tensor(errors, dtype=torch.float64, device=self._device)]
             for layer, errors in sorted(self._errors.items())
         }
-        for layer, predictions in sorted(self._layers.items()) if self.policy.shares(self.epoch) else []:
+        for layer, predictions in sorted(self._layers.items()) if self.policy.shares(self._epoch) else []:
             if learnt := predictions.shares():
                 found[layer, "learnt"] = learnt
         return found
@@ -227,9 +227,9 @@ class PredictedRows(TableRows):
             else:
                 errors = self.figures.errors[layer, "forward"] = Errors(*of_layer[0].tolist())
                 predictions.guard.note_errors(errors)
-        ahead, trainers = self.policy.ahead(self.epoch), dist.get_world_size()
+        ahead, trainers = self.policy.ahead(self._epoch), dist.get_world_size()
         for layer, fresh in sorted(self._fresh.items()):
-            seed = ((self._seed * 1_000_003 + self.epoch) * 1_009 + layer) * trainers + self._rank
+            seed = ((self._seed * 1_000_003 + self._epoch) * 1_009 + layer) * trainers + self._rank
             self._layers[layer].study(fresh, ahead=ahead, seed=seed % _SEEDS, beside=self._beside)
         self._fresh.clear()
 
@@ -266,4 +266,4 @@ class PredictedRows(TableRows):
 
     def _read(self, layer: int, *, first: bool) -> torch.Tensor:
         stale = super()._read(layer, first=first)
-        return self._of(layer).rows_to_read(stale, self.policy.ahead(self.epoch))
+        return self._of(layer).rows_to_read(stale, self.policy.ahead(self._epoch))

@@ -323,7 +323,7 @@ class TableRows(StaleRows):
             self._take(layer)
         found = self._pulled[layer]
         if first:
-            self.figures.read((layer, "forward"), Ages.of(self.epoch, found.versions))
+            self.figures.read((layer, "forward"), Ages.of(self._epoch, found.versions))
         return found.values
 
     def _open(self, table: DaemonTable) -> None:
@@ -344,10 +344,10 @@ class TableRows(StaleRows):
         return F.normalize(mine, dim=1) if self.policy.normalize_rows else mine
 
     def _push(self, layer: int, rows: torch.Tensor) -> None:
-        publishes = self.policy.publishes(self.epoch, "forward", self._rank)
+        publishes = self.policy.publishes(self._epoch, "forward", self._rank)
         self.figures.count((layer, "forward"), broadcast=publishes)
         if publishes:
-            self._publish(layer, self._mine(rows), self.epoch)
+            self._publish(layer, self._mine(rows), self._epoch)
 
     def _publish(self, layer: int, mine: torch.Tensor, version: int) -> None:
         check_finite(mine, self._rank, version, (layer, "forward"))
