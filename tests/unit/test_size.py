@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
     "code_lines": 65_380,
-    "docstring_lines": 12_275,
-    "files": 520,
+    "docstring_lines": 12_340,
+    "files": 521,
     "folders": 62,
     "median_function": 6,
     "long_function": 18,
