@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from atta.client.control import Connection, Description
-from atta.client.every import DaemonAnswer, ask_all, check_complete, check_member, down
+from atta.client.every import DaemonAnswer, check_complete, check_member, down, each_daemon
 from atta.client.parameters import JobWeights
 from atta.client.queries import PointQueries
 from atta.client.sessions.keeper import SessionKeeper
@@ -410,11 +410,21 @@ def connect(
 def _why_not(
     addresses: Mapping[int, Addresses], credentials: Credentials | None, error: UnavailableError | DeadlineError
 ) -> list[DaemonAnswer[Description]]:
-    """All daemons, asked once more at the same time: calls that wait are not told the reason. ``error`` stays that of its
-    daemon where this attempt finds none, or times out earlier."""
-    asked = ask_all(addresses, Connection.describe, deadline_s=WHY_S, credentials=credentials)
-    known = [found.address != error.peer or isinstance(found.error, UnavailableError) for found in asked]
-    return [found if told else replace(found, error=error) for found, told in zip(asked, known, strict=True)]
+    """All daemons, asked once more, one after another while ``WHY_S`` lasts: calls that wait are not told the reason.
+    ``error`` stays that of its daemon where this attempt finds none, or times out earlier."""
+    asked, until = [], time.monotonic() + WHY_S
+    for part, address in each_daemon(addresses):
+        found: AttaError | None = error if address == error.peer else None
+        if (left := until - time.monotonic()) > 0:
+            try:
+                with contextlib.closing(Connection(address, left, part=part, credentials=credentials)) as connection:
+                    connection.describe(timeout=left)
+            except UnavailableError as refused:
+                found = refused
+            except AttaError as other:
+                found = found or other
+        asked.append(DaemonAnswer[Description](part, address, error=found))
+    return asked
 
 
 def _connect_waiting(
