@@ -419,10 +419,8 @@ def _why_not(
             try:
                 with contextlib.closing(Connection(address, left, part=part, credentials=credentials)) as connection:
                     connection.describe(timeout=left)
-            except UnavailableError as refused:
-                found = refused
             except AttaError as other:
-                found = found or other
+                found = other if isinstance(other, UnavailableError) else found or other
         asked.append(DaemonAnswer[Description](part, address, error=found))
     return asked
 
