@@ -149,17 +149,21 @@ def test_a_run_that_breaks_off_leaves_its_report(
 ) -> None:
     def fit(config: TrainConfig, _: object, so_far: TrainReport) -> None:
         so_far.config, so_far.epochs = replace(config, task="classes"), epochs([0.5, 0.25])[:done]
+        if done:
+            saved.mkdir()  # with the first checkpoint
         raise error
 
+    saved, words = tmp_path / "saved", ["train", "--data", "x", "--checkpoint", str(tmp_path / "saved")]
     monkeypatch.setattr("atta.train.fit", fit)
     monkeypatch.setattr(TrainConfig, "check_named", lambda _: None)
     with pytest.raises(type(error) if said else click.Abort):
-        cli.main(["train", "--data", "x", "--json", str(tmp_path / "r.json")], standalone_mode=False)
+        cli.main([*words, "--json", str(tmp_path / "r.json")], standalone_mode=False)
     found = json.loads((tmp_path / "r.json").read_text())
     assert (found["interrupted"], found["error"], len(found["epochs"])) == (interrupted, said, done)
     assert (found["best"] is None) == (done == 0)
     assert found["config"]["task"] == "classes"
-    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", *["saved"] * (done > 0)]
+    assert not done or json.loads((saved / "report.json").read_text()) == found
 
 
 def test_a_run_that_does_not_begin_leaves_the_report_of_before(tmp_path: Path) -> None:
