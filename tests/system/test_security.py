@@ -289,7 +289,9 @@ def test_a_new_certificate_is_shown_while_sessions_go_on(guarded: Guarded) -> No
 
 @pytest.mark.parametrize("nearby", [True, False])
 def test_a_new_token_takes_over_in_mid_epoch(guarded: Guarded, monkeypatch: pytest.MonkeyPatch, nearby: bool) -> None:
-    """The session that the old one has opened ends. The rest of the epoch comes from another one."""
+    """The session that the old one has opened ends. The rest of the epoch comes from another one, also if the file of the
+    token has just been looked at."""
+    monkeypatch.setattr("atta.wire.credentials.LOOK_S", 60)
     if not nearby:
         monkeypatch.setattr("atta.client.cluster.machine_id", lambda: "another machine")
     file, later = guarded.authority.token_file, datetime.now(UTC) + timedelta(hours=1)

@@ -16,7 +16,15 @@ from typing import Any
 
 import grpc
 
-from atta.errors import AttaError, ConfigError, DaemonEndedError, DeadlineError, RemoteError, UnavailableError
+from atta.errors import (
+    AttaError,
+    ConfigError,
+    DaemonEndedError,
+    DeadlineError,
+    NotAuthenticatedError,
+    RemoteError,
+    UnavailableError,
+)
 from atta.observe.figures import JobFigures, SessionFigures
 from atta.observe.machine.processor import machine_id
 from atta.observe.recording import Entry, Recording, from_lines
@@ -245,6 +253,8 @@ class Connection:
                 raise UnavailableError(self.address, "the request was cancelled") from None
             except grpc.RpcError as failure:
                 error = self.error_from(failure, timeout)
+                if isinstance(error, NotAuthenticatedError) and self._token.renewed():
+                    continue
                 hopeless = not isinstance(error, UnavailableError) or isinstance(error, DaemonEndedError)
                 if hopeless or not patience.lasts():
                     try:

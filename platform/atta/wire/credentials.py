@@ -358,6 +358,13 @@ class TokenHeader:
                 self._look()
         return self._header
 
+    def renewed(self) -> bool:
+        """Look at the file now, as a daemon has refused the token; whether it holds another one."""
+        before, self._looked = self._header, self._clock()
+        with contextlib.suppress(DataError):
+            self._look()
+        return self._header != before
+
     def _look(self) -> None:
         if self._credentials is None or not self._credentials.token:
             return
