@@ -334,12 +334,13 @@ class Dataset:
         if index not in self._parts:
             if not 0 <= index < self.num_parts:
                 raise ConfigError(f"{self.path}: partition {index} does not exist: there are {self.num_parts}")
-            found = [self._partition(p) for p in self.groups[index]]
+            found = [self.partition(p) for p in self.groups[index]]
             ranges = {t: self.book.range(t, index) for t in self.schema.node_types}
             self._parts[index] = JoinedPart(found, index, self.schema, ranges) if len(found) > 1 else found[0]
         return self._parts[index]
 
-    def _partition(self, index: int) -> Part:
+    def partition(self, index: int) -> Part:
+        """One partition by itself, also of a joined dataset."""
         core = {t: hi - lo for t in self.schema.node_types for lo, hi in [self.partitions.range(t, index)]}
         return Part(self.path, index, self.place.map, self.schema, core)
 

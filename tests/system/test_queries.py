@@ -438,6 +438,28 @@ def test_a_replica_answers_when_a_daemon_is_killed(small_graph: SmallGraph, tmp_
         np.testing.assert_array_equal(after.values, before.values)
 
 
+@pytest.mark.slow
+def test_callers_see_no_error_while_daemons_are_upgraded(
+    small_graph: SmallGraph, tmp_path: Path, own_interpreters: None
+) -> None:
+    """``atta roll`` restarts both daemons of a partition, one after the other."""
+    (model, _), data, ids = checkpoint(tmp_path, "sage"), small_graph.dataset(1, "random"), small_graph.ids[:9]
+    roll = [sys.executable, "-m", "atta.cli.main", "roll", "--local", "--json", "-"]
+    with (
+        atta.local(data, threads=1, replicas=2, options=("--model", str(model))) as cluster,
+        atta.connect(cluster.cluster_file) as caller,
+        subprocess.Popen([*roll, str(cluster.cluster_file)], stdout=subprocess.PIPE) as rolling,
+    ):
+        expected, answers = caller.predict(ids, "scores").values, 0
+        while rolling.poll() is None:
+            np.testing.assert_allclose(caller.predict(ids, "scores").values, expected, rtol=1e-5)
+            answers += 1
+            time.sleep(0.05)
+        assert rolling.stdout is not None
+        assert (rolling.returncode, len(json.load(rolling.stdout)["daemons"])) == (0, 2)
+        assert answers > 10
+
+
 def test_a_query_names_the_daemon_that_is_down(small_graph: SmallGraph, tmp_path: Path) -> None:
     (model, _), peers = checkpoint(tmp_path, "sage"), dict(enumerate(held_addresses(2)))
     with daemons() as running:

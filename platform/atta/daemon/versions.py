@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import structlog
@@ -327,14 +330,16 @@ class LiveVersions:
         if kind == USED:
             return self._folder.used(name, source)
         joined = len(self._dataset.groups[self._owner]) > 1
+        copied = joined or (kind == EDGES and self._resident and self._folder.has_base(name, source))
         nbytes, free = self._bytes_of(one), available_bytes()
-        if joined and nbytes > free:
+        if copied and nbytes > free:
             raise QuotaExceededError(
                 f"version {source} of {name}/{kind} takes {nbytes >> 20} MiB of memory, {free >> 20} MiB are available"
             )
         resident = self._resident and not joined and 4 * nbytes <= free
         if kind == EDGES:
-            part, schema = self._folder.edges(self._dataset, self._owner, source), self._dataset.schema
+            room = np.empty if self._resident else mapped_room
+            part, schema = self._folder.edges(self._dataset, self._owner, source, room), self._dataset.schema
             edges = PartEdges.of(part, schema, name, path=self._folder.place(source), resident=resident)
             degrees = cache(partial(self._folder.degrees, self._dataset, name, source))
             return HeldEdges(edges, self._folder.edge_ids(name, source), degrees)
@@ -365,6 +370,14 @@ class LiveVersions:
 
     def _on_disk(self) -> dict[int, Sources]:
         return {number: files.sources for number, files in self._folder.committed().items()}
+
+
+def mapped_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array that the system may write to the disk: to a file without a name, where temporary files are."""
+    if not math.prod(shape):
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype, "w+", shape=shape)
 
 
 MOST_EDGES = 1 << 20

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import ConfigError, DataError, UnknownNameError
+from atta.kvstore.live import writing
 from atta.kvstore.live.folder import VersionFolder, kept_numbers
 from atta.kvstore.live.writing import NewEdges, NewRows, Present, find_edges, find_table, write_version
 from atta.partition import partition_graph
@@ -90,9 +91,22 @@ def stored(dataset: Dataset, folder: VersionFolder, edge_type: str, source: int)
     return found
 
 
-@settings(max_examples=30)
-@given(seed=st.integers(0, 2**32 - 1), parts=st.integers(1, 3), steps=st.lists(st.sampled_from("arbx"), max_size=6))
-def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[str]) -> None:
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    parts=st.integers(1, 3),
+    steps=st.lists(st.sampled_from("arbx"), max_size=6),
+    most=st.sampled_from([-1, 12, 1000]),
+)
+def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[str], most: int) -> None:
+    """``most``: changes until all edges are written again. Versions that no later one needs have gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "LEAST_CHANGES", most)
+        patch.setattr(writing, "CHANGED_SHARE", -1)
+        check_sequence(made, seed, parts, steps)
+
+
+def check_sequence(made: Made, seed: int, parts: int, steps: list[str]) -> None:
     rng = np.random.default_rng(seed)
     dataset, folder, truth = made(parts, seed % 4)
     next_id = {edge_type: len(edges) for edge_type, edges in truth.items()}
@@ -128,6 +142,9 @@ def test_any_sequence_of_changes(made: Made, seed: int, parts: int, steps: list[
         truth[edge_type] = [*left, *zip(*columns, new.tables["weight"].tolist(), strict=True)]
         next_id[edge_type], latest[edge_type] = first + len(new), number
         assert version.edge_ids == {e: next_id[e] for e, source in latest.items() if source}
+        assert replaces <= (edge_type not in version.bases)
+        for unread in folder.committed().keys() - kept_numbers(folder.committed(), [], 1):
+            folder.retire(unread)
     for edge_type, edges in truth.items():
         found = stored(dataset, folder, edge_type, latest[edge_type])
         for target, row in found.items():

@@ -34,7 +34,7 @@ ANSWER_S, LOAD_S = 10.0, 600.0
 """How long a daemon may take to answer, and to read and check the new rows."""
 PATIENCE_S, PAUSE_S, LOOK_S, EVERY_S = 300.0, 1.0, 0.05, 0.15
 """How long daemons that do not answer are waited for, the pauses before the next try and the next look, and how often updates
-become a version: each takes the copying of all edges."""
+become a version: each takes the copying of all edges, in the daemons' memory."""
 TAKEN, REFUSED, MOST_UPDATES = ".taken-", "refused", 1000
 """How folders of updates that were taken begin, where refused ones are, and how many are taken at a time."""
 T = TypeVar("T")

@@ -2,6 +2,8 @@
 
     0001/version.json             what the version changes, and size and checksum of its files
     0001/part-0000/  0001/shared/ the changed rows and edges, as in the dataset
+    0001/part-0000/came/  gone/   by edge type whose edges are told by what differs from those of a version before, their
+                                  *base*: see ``EdgeDifference``. Only edges that came are among the edges then
     0001/part-0000/changed/       by type: int64 [n], the core rows that have another row than before, or are new; of edges
                                   [3, n], the core rows that they lead to, their sources, and 1 if they came or -1 if
                                   they went
@@ -30,14 +32,15 @@ import numpy as np
 from atta.errors import ConfigError, DataError
 from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import USED, Sources, TableName
-from atta.partition.dataset import Dataset, VertexTimes, part_folder
+from atta.partition.dataset import CSC, Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, edges_of_parts
 from atta.partition.names import edge_folder, node_folder
+from atta.partition.schema import Schema
 from atta.samplers.batch.items import EDGES, TIME
 
 MANIFEST, COMMITTED, LOCK = "version.json", "committed", "lock"
-FORMAT, VERSION, CHANGED = "atta-version", 1, "changed"
+FORMAT, VERSION, CHANGED, CAME, GONE = "atta-version", 1, "changed", "came", "gone"
 KEPT_CHANGES = 1000
 """What so many newest versions have changed stays on the disk: whoever follows versions may be that far behind."""
 _NUMBER = re.compile(r"[0-9]{4,9}")
@@ -48,9 +51,106 @@ def table_file(part: int, node_type: str, name: str) -> str:
     return f"{part_folder(part)}/{node_folder(node_type)}/{name}.npy"
 
 
-def changed_file(part: int, of: TableName) -> str:
-    """The file of what changes of a type in one partition, likewise; tables of a type share it."""
-    return f"{part_folder(part)}/{CHANGED}/{edge_folder(of[0]) if of[1] == EDGES else node_folder(of[0])}.npy"
+def changed_file(part: int, of: TableName, kind: str = CHANGED) -> str:
+    """The file of what changes of a type in one partition, likewise; tables of a type share it. ``kind``: of edges also
+    ``CAME`` and ``GONE``."""
+    return f"{part_folder(part)}/{kind}/{edge_folder(of[0]) if of[1] == EDGES else node_folder(of[0])}.npy"
+
+
+@dataclass(frozen=True)
+class EdgeDifference:
+    """What the edges of a type and a partition are beside those of their base.
+
+    Attributes:
+        came: int64 [2, n], the core rows that edges lead to, and before which edge of the base each of them comes. Both
+            ascend.
+        columns: of these edges ``indices``, ``edge_ids`` and the rows of edge tables, by name.
+        gone: int64 [m], the edges of the base that went, ascending.
+    """
+
+    came: np.ndarray
+    columns: Mapping[str, np.ndarray]
+    gone: np.ndarray
+
+    @classmethod
+    def none(cls, base: Part, edge_type: str, tables: Iterable[str]) -> EdgeDifference:
+        """There is none."""
+        csc, nothing = base.csc(edge_type), np.empty((3, 0), np.int64)
+        columns = {"indices": csc.indices[:0], "edge_ids": csc.edge_ids[:0]}
+        columns |= {name: base.edge_table(edge_type, name)[:0] for name in tables}
+        return cls(nothing[:2], columns, nothing[2])
+
+    def indptr(self, base: np.ndarray) -> np.ndarray:
+        """int64 [core + 1], where the edges of each core row begin; ``base``: the same of the base."""
+        went = np.bincount(np.searchsorted(base, self.gone, side="right"), minlength=len(base))
+        return np.asarray(base + np.cumsum(np.bincount(self.came[0] + 1, minlength=len(base)) - went))
+
+    def merged(self, base: Part, edge_type: str) -> dict[str, np.ndarray]:
+        """All arrays of the edges, by the name of their file."""
+        csc = base.csc(edge_type)
+        own = {"indices": csc.indices, "edge_ids": csc.edge_ids}
+        of_base = {name: own[name] if name in own else base.edge_table(edge_type, name) for name in self.columns}
+        merged = {name: self.column(name, array) for name, array in of_base.items()}
+        return {"indptr": self.indptr(csc.indptr), **merged}
+
+    def column(self, name: str, base: np.ndarray, room: Room = np.empty) -> np.ndarray:
+        """All of a column, in memory of ``room``; ``base``: that of the base."""
+        new, at = self.columns[name], self.came[1] - np.searchsorted(self.gone, self.came[1])
+        kept = np.delete(base, self.gone, axis=0) if len(self.gone) else base
+        out = room((len(kept) + len(new), *base.shape[1:]), np.result_type(base, new))
+        stays = np.ones(len(out), np.bool_)
+        stays[at := at + np.arange(len(at))] = False
+        out[at], out[stays] = new, kept
+        return out
+
+
+Room = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""Gives memory for an array of a shape and a type."""
+
+
+class ChangedPart(Part):
+    """A partition with the edges of one version alone. Those that have a base are made at their first use."""
+
+    def __init__(
+        self,
+        version: Path,
+        index: int,
+        map_file: Callable[[Path], np.ndarray],
+        schema: Schema,
+        *,
+        core: Mapping[str, int],
+        bases: Mapping[str, Part],
+        room: Room,
+    ) -> None:
+        """``bases``: partitions with the edges that those of this one are told by, by edge type."""
+        super().__init__(version, index, map_file, schema, core)
+        self._version, self._bases, self._room = version, bases, room
+
+    def since(self, edge_type: str) -> tuple[Part, EdgeDifference]:
+        """The base of the edges of a type, and what differs; where they have none, they are told by themselves."""
+        tables, of = self._schema.edge_tables[edge_type], (edge_type, EDGES)
+        if edge_type not in self._bases:
+            return self, EdgeDifference.none(self, edge_type, tables)
+        names, folder = ("indices", "edge_ids", *tables), self.path / edge_folder(edge_type)
+        came, gone = (self._map(self._version / changed_file(self.index, of, kind)) for kind in (CAME, GONE))
+        return self._bases[edge_type], EdgeDifference(came, {n: self._map(folder / f"{n}.npy") for n in names}, gone)
+
+    def _open_csc(self, edge_type: str) -> CSC:
+        if self._schema.check_edge_type(edge_type) not in self._bases:
+            return super()._open_csc(edge_type)
+        base, difference = self.since(edge_type)
+        csc, known = base.csc(edge_type), self._schema.edge_tables[edge_type]
+        ends = (difference.column(name, getattr(csc, name), self._room) for name in ("indices", "edge_ids"))
+        tables = {name: self.edge_table(edge_type, name) for name in ("weight", "time") if name in known}
+        return CSC(difference.indptr(csc.indptr), *ends, **tables)
+
+    def edge_table(self, edge_type: str, name: str) -> np.ndarray:
+        if edge_type not in self._bases:
+            return super().edge_table(edge_type, name)
+        if (edge_type, name) not in self._tables:  # no node type is called as an edge type
+            base, difference = self.since(edge_type)
+            self._tables[edge_type, name] = difference.column(name, base.edge_table(edge_type, name), self._room)
+        return self._tables[edge_type, name]
 
 
 @dataclass(frozen=True)
@@ -61,6 +161,7 @@ class VersionFiles:
         id: random; tells apart versions that were written under one number.
         sources: of all tables and edges that are not the dataset's own.
         edge_ids: by edge type that is not the dataset's own, one more than the largest edge id so far.
+        bases: by edge type whose edges are told by what differs from those of a version before: that version.
         taken: by folder that updates are taken from, the latest of these, and the version that they are in.
         used: by node type with vertices of the room that are in use, how many.
     """
@@ -71,6 +172,7 @@ class VersionFiles:
     sources: Sources
     edge_ids: Mapping[str, int]
     files: Mapping[str, FileRecord] = field(repr=False)
+    bases: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     used: Mapping[str, int] = field(default_factory=dict)
 
@@ -83,6 +185,7 @@ class VersionFolder:
         data = Path(data).absolute()
         self.path, self._dataset_id = data.with_name(f"{data.name}.versions"), dataset_id
         self._read: dict[int, VersionFiles] = {}
+        self._bases: dict[tuple[int, int], Part] = {}
 
     def place(self, number: int) -> Path:
         """The folder of one version."""
@@ -123,6 +226,7 @@ class VersionFolder:
             sources = {_table_name(name): int(source) for name, source in dict(value["sources"]).items()}
             files = {str(n): FileRecord.from_json(record, where, str(n)) for n, record in dict(value["files"]).items()}
             ids = {str(edge_type): int(count) for edge_type, count in dict(value.get("edge_ids", {})).items()}
+            bases = {str(edge_type): int(base) for edge_type, base in dict(value.get("bases", {})).items()}
             taken = {str(at): (str(name), int(n)) for at, (name, n) in dict(value.get("taken", {})).items()}
             used = {str(node_type): int(count) for node_type, count in dict(value.get("used", {})).items()}
             of, told, id_ = str(value["dataset_id"]), int(value["number"]), str(value["id"])
@@ -134,10 +238,12 @@ class VersionFolder:
             0 <= n < 1 << 62 for n in ids.values()
         ):
             raise DataError(where, "does not tell the edge ids of its edges")
+        if not all(t in ids and 0 <= base < sources[t, EDGES] for t, base in bases.items()):
+            raise DataError(where, "has edges without a base")
         if used.keys() != {name for name, kind in sources if kind == USED} or not all(n > 0 for n in used.values()):
             raise DataError(where, "does not tell how many vertices are in use")
         id_ = id_ if of == self._dataset_id else ""
-        return VersionFiles(number, id_, self.place(number), sources, ids, files, taken, used)
+        return VersionFiles(number, id_, self.place(number), sources, ids, files, bases, taken, used)
 
     def _version(self, number: int) -> VersionFiles:
         return self._read.get(number) or self.read(number)
@@ -208,20 +314,37 @@ class VersionFolder:
             arrays.append(map_array(path))
         return arrays
 
-    def edges(self, dataset: Dataset, owner: int, source: int) -> Part:
+    def edges(self, dataset: Dataset, owner: int, source: int, room: Room = np.empty) -> Part:
         """What ``owner`` of a (joined) dataset owns, with the edges that version ``source`` brought; it has nothing
-        else. Every byte of a file is checked when it is mapped. Raises DataError: the description is missing or
-        damaged."""
+        else. Every byte of a file is checked when it is mapped. ``room``: gives memory for edges that are told by a base.
+        Raises DataError: the description is missing or damaged."""
         version = self._version(source)
-        parts = [version_part(dataset, version.path, n, partial(_checked, version)) for n in dataset.groups[owner]]
+        parts = [self.part(dataset, version, n, room) for n in dataset.groups[owner]]
         ranges = {t: dataset.book.range(t, owner) for t in dataset.schema.node_types}
         return parts[0] if len(parts) == 1 else JoinedPart(parts, owner, dataset.schema, ranges)
+
+    def part(self, dataset: Dataset, version: VersionFiles, index: int, room: Room = np.empty) -> ChangedPart:
+        """One partition, likewise."""
+        of_types = ((t, dataset.partitions.range(t, index)) for t in dataset.schema.node_types)
+        core, its = {t: high - low for t, (low, high) in of_types}, version.bases.items()
+        bases = {t: self._base(dataset, base, index) for t, base in its if version.sources[t, EDGES] == version.number}
+        self._bases = {key: part for key, part in self._bases.items() if key[0] in version.bases.values()}
+        return ChangedPart(
+            version.path, index, partial(_checked, version), dataset.schema, core=core, bases=bases, room=room
+        )
+
+    def _base(self, dataset: Dataset, number: int, index: int) -> Part:
+        """The partition of a version that others are told by. It is kept, as its files are checked when they are mapped."""
+        if (number, index) not in self._bases:
+            version = self._version(number) if number else None
+            self._bases[number, index] = self.part(dataset, version, index) if version else dataset.partition(index)
+        return self._bases[number, index]
 
     def degrees(self, dataset: Dataset, edge_type: str, source: int) -> GraphDegrees:
         """Count how many edges each vertex of the whole graph has of those that version ``source`` brought. Errors as
         ``edges``."""
         version, parts = self._version(source), range(dataset.partitions.num_parts)
-        read = (version_part(dataset, version.path, part, partial(_checked, version)) for part in parts)
+        read = (self.part(dataset, version, part) for part in parts)
         edges = edges_of_parts(read, dataset.partitions, dataset.schema, edge_type)
         return GraphDegrees.counted(edges, dataset.schema, edge_type)
 
@@ -247,10 +370,16 @@ class VersionFolder:
         return found
 
     def edge_bytes(self, dataset: Dataset, owner: int, edge_type: str, source: int) -> int:
-        """Bytes of the files of edges that version ``source`` brought to ``owner``. Errors as ``edges``."""
-        version = self._version(source)
+        """Bytes of the files of edges that version ``source`` brought to ``owner``, with those of its base. Errors as ``edges``."""
+        version = self._version(source) if source else None
         folders = tuple(f"{part_folder(part)}/{edge_folder(edge_type)}/" for part in dataset.groups[owner])
-        return sum(record.size for name, record in version.files.items() if name.startswith(folders))
+        files, base = (version.files, version.bases.get(edge_type)) if version else (dataset.files, None)
+        own = sum(record.size for name, record in files.items() if name.startswith(folders))
+        return own + (self.edge_bytes(dataset, owner, edge_type, base) if base is not None else 0)
+
+    def has_base(self, edge_type: str, source: int) -> bool:
+        """Whether the edges that version ``source`` brought are told by what differs from others. Errors as ``edges``."""
+        return edge_type in self._version(source).bases
 
     def edge_ids(self, edge_type: str, source: int) -> int:
         """One more than the largest id of an edge of this type that version ``source`` brought. Errors as ``edges``."""
@@ -259,12 +388,6 @@ class VersionFolder:
     def used(self, node_type: str, source: int) -> int:
         """How many vertices of the room of a type version ``source`` uses. Raises DataError as ``edges``."""
         return self._version(source).used[node_type]
-
-
-def version_part(dataset: Dataset, path: Path, part: int, map_file: Callable[[Path], np.ndarray]) -> Part:
-    """A partition of a version whose files lie in ``path``, with the edges that it brought alone."""
-    of_types = ((t, dataset.partitions.range(t, part)) for t in dataset.schema.node_types)
-    return Part(path, part, map_file, dataset.schema, {t: high - low for t, (low, high) in of_types})
 
 
 def _checked(version: VersionFiles, path: Path) -> np.ndarray:
@@ -285,6 +408,8 @@ def _table_name(name: str) -> TableName:
 
 
 def kept_numbers(versions: Mapping[int, VersionFiles], read: Sequence[int], keep: int) -> set[int]:
-    """Versions that must stay: the newest ``keep`` (at least one), those that are ``read``, and all their sources."""
+    """Versions that must stay: the newest ``keep`` (at least one), those that are ``read``, all their sources, and the bases
+    of all these."""
     wanted = {*sorted(versions)[-max(1, keep) :], *read} & versions.keys()
-    return wanted | {source for number in wanted for source in versions[number].sources.values()}
+    wanted |= {source for number in wanted for source in versions[number].sources.values()}
+    return wanted | {base for number in wanted & versions.keys() for base in versions[number].bases.values()} - {0}

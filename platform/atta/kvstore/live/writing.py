@@ -13,10 +13,14 @@ import numpy as np
 from atta.errors import ConfigError, DataError
 from atta.kvstore.live.book import Sources, TableName
 from atta.kvstore.live.folder import (
+    CAME,
     COMMITTED,
     FORMAT,
+    GONE,
     MANIFEST,
     VERSION,
+    ChangedPart,
+    EdgeDifference,
     VersionFiles,
     VersionFolder,
     changed_file,
@@ -33,6 +37,8 @@ from atta.samplers.batch.items import EDGES
 
 PIECE_BYTES = 16 << 20
 """About so many bytes of rows are in memory at a time."""
+LEAST_CHANGES, CHANGED_SHARE = 1 << 14, 1 / 8
+"""Edges are told by what differs from a base until so many differ, or this share of the dataset's: then all are written."""
 
 
 def find_table(dataset: Dataset, name: str) -> TableName:
@@ -66,13 +72,14 @@ class Present:
 
     Attributes:
         dataset: with the vertices that are in use now.
-        sources, edge_ids, used, taken: see ``VersionFiles``; of the dataset itself nothing.
+        sources, edge_ids, bases, used, taken: see ``VersionFiles``; of the dataset itself nothing.
     """
 
     folder: VersionFolder
     dataset: Dataset
     sources: Sources = field(default_factory=dict)
     edge_ids: Mapping[str, int] = field(default_factory=dict)
+    bases: Mapping[str, int] = field(default_factory=dict)
     used: Mapping[str, int] = field(default_factory=dict)
     taken: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
@@ -82,7 +89,8 @@ class Present:
         if not (committed := folder.committed()):
             return cls(folder, dataset)
         last = committed[max(committed)]
-        return cls(folder, dataset.with_used(last.used), last.sources, last.edge_ids, last.used, last.taken)
+        rest = last.edge_ids, last.bases, last.used, last.taken
+        return cls(folder, dataset.with_used(last.used), last.sources, *rest)
 
     def rows(self, of: TableName, part: int) -> np.ndarray:
         """The rows of a table in one partition."""
@@ -94,6 +102,21 @@ class Present:
         """The edges of a type in one partition."""
         source = self.sources.get((edge_type, EDGES), 0)
         return self.folder.edges(self.dataset, part, source) if source else self.dataset.part(part)
+
+    def since(self, edge_type: str, part: int) -> tuple[Part, EdgeDifference]:
+        """The same edges by their base, see ``ChangedPart.since``."""
+        edges = self.edges(edge_type, part)
+        if isinstance(edges, ChangedPart):
+            return edges.since(edge_type)
+        return edges, EdgeDifference.none(edges, edge_type, self.dataset.schema.edge_tables[edge_type])
+
+    def base(self, edge_type: str, more: int) -> int | None:
+        """The version that edges can be told by when ``more`` have changed; None: too many have, since that version."""
+        if (base := self.bases.get(edge_type)) is not None:
+            of_parts = (self.since(edge_type, part)[1] for part in range(self.dataset.num_parts))
+            more += sum(one.came.shape[1] + len(one.gone) for one in of_parts)
+        most = max(LEAST_CHANGES, CHANGED_SHARE * self.dataset.schema.edge_counts[edge_type])
+        return (self.sources.get((edge_type, EDGES), 0) if base is None else base) if more <= most else None
 
     def identified(self, graph: Graph, node_type: str) -> tuple[np.ndarray, np.ndarray]:
         """The vertices of a graph folder: int64 [n], the user ids that they have in the dataset, and bool [n], which are there.
@@ -112,6 +135,15 @@ class Present:
         order = np.argsort(known)
         at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
         return np.asarray(self.dataset.ids(node_type)[at]), (known[at] == wanted) & (wanted != "")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a change has written: names of files in the version's folder; and by edge type what ``VersionFiles`` says."""
+
+    names: Sequence[str]
+    edge_ids: Mapping[str, int] = field(default_factory=dict)
+    bases: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,13 +172,12 @@ class NewRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def write(self, present: Present, of: TableName, to: Path) -> tuple[list[str], dict[str, int]]:
-        """Write the files of all partitions into the folder ``to``. Returns their names there, and no edge ids. Raises
-        ConfigError: the rows are not of this table, or name a vertex twice or one that does not exist; DataError: a
-        file cannot be read or written."""
+    def write(self, present: Present, of: TableName, to: Path) -> Written:
+        """Write the files of all partitions into the folder ``to``. Raises ConfigError: the rows are not of this table, or
+        name a vertex twice or one that does not exist; DataError: a file cannot be read or written."""
         at = self._positions(present.dataset, of)
         parts = range(present.dataset.partitions.num_parts)
-        return [name for part in parts for name in self._write_part(present, of, part, at, to)], {}
+        return Written([name for part in parts for name in self._write_part(present, of, part, at, to)])
 
     def _write_part(self, present: Present, of: TableName, part: int, at: np.ndarray, to: Path) -> list[str]:
         name, spec = table_file(part, *of), present.dataset.schema.table(*of)
@@ -253,21 +284,24 @@ class NewEdges:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def write(self, present: Present, of: TableName, to: Path) -> tuple[list[str], dict[str, int]]:
-        """Write the files of all partitions into the folder ``to``. Returns their names there and, by edge type, one
-        more than the largest edge id so far. Raises ConfigError: a table does not fit, a vertex or an edge that is to
-        go does not exist; DataError: a file cannot be read or written."""
+    def write(self, present: Present, of: TableName, to: Path) -> Written:
+        """Write the files of all partitions into the folder ``to``. Raises ConfigError: a table does not fit, a vertex or an
+        edge that is to go does not exist; DataError: a file cannot be read or written."""
         dataset, edge_type = present.dataset, of[0]
         ends = self.ends(dataset, edge_type)
         self._check_removed(present, edge_type)
         first = 0 if self.replaces else present.edge_ids.get(edge_type, dataset.schema.edge_counts[edge_type])
+        base = None if self.replaces else present.base(edge_type, len(self) + len(self.removed))
         parts, names = range(dataset.partitions.num_parts), []
         for part in parts:
-            arrays, changed = self._merged(present, edge_type, part, ends, first)
-            folder = f"{part_folder(part)}/{edge_folder(edge_type)}"
-            files = {f"{folder}/{name}.npy": array for name, array in arrays.items()}
-            names += _write_files(to, {**files, changed_file(part, of): changed})
-        return names, {edge_type: first + len(self)}
+            edges, difference, changed = self._difference(present, edge_type, part, ends, first)
+            folder, files = f"{part_folder(part)}/{edge_folder(edge_type)}", {changed_file(part, of): changed}
+            arrays = difference.merged(edges, edge_type) if base is None else difference.columns
+            if base is not None:
+                kinds = (CAME, difference.came), (GONE, difference.gone)
+                files |= {changed_file(part, of, kind): array for kind, array in kinds}
+            names += _write_files(to, {**files, **{f"{folder}/{name}.npy": array for name, array in arrays.items()}})
+        return Written(names, {edge_type: first + len(self)}, {} if base is None else {edge_type: base})
 
     def ends(self, dataset: Dataset, edge_type: str) -> list[np.ndarray]:
         """int64 [n], internal ids of the sources of the edges that are added, and of their targets. Raises ConfigError: a
@@ -299,37 +333,38 @@ class NewEdges:
         if missing.any():
             raise ConfigError(f"edge {wanted[missing][0]} of {edge_type}, to be removed, does not exist")
 
-    def _merged(
+    def _difference(
         self, present: Present, edge_type: str, part: int, ends: Sequence[np.ndarray], first: int
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The arrays of one partition, and the edges that come and go, as ``changed_file`` has them. ``ends``: int64,
-        internal ids of sources and targets; ``first``: the id of the first edge that is added, which the others follow."""
+    ) -> tuple[Part, EdgeDifference, np.ndarray]:
+        """The base of the edges of one partition, what differs from it, and the edges that come and go, as ``changed_file`` has
+        them. ``ends``: int64, internal ids of sources and targets; ``first``: the id of the first edge that is added, which
+        the others follow."""
         dataset, (sources, targets) = present.dataset, ends
         source_type, target_type = dataset.schema.endpoints(edge_type)
-        low, high = dataset.partitions.range(target_type, part)
-        before, tables = present.edges(edge_type, part), dataset.schema.edge_tables[edge_type]
-        csc = before.csc(edge_type)
-        indptr, edge_ids = np.asarray(csc.indptr), csc.edge_ids.astype(index_dtype(first + len(self)), copy=False)
-        old = {"indices": csc.indices, "edge_ids": edge_ids}
-        old |= {name: before.edge_table(edge_type, name) for name in tables}
-        gone = np.empty((2, 0), np.int64)
+        (low, high), keys = dataset.partitions.range(target_type, part), dataset.ids(source_type)
+        base, before = present.since(edge_type, part)
+        csc, gone, stays = base.csc(edge_type), before.gone, np.ones(before.came.shape[1], np.bool_)
+        went = np.empty((2, 0), np.int64)
         if self.replaces or len(self.removed):
-            stays = np.zeros(len(edge_ids), np.bool_) if self.replaces else ~np.isin(edge_ids, self.removed)
-            at = np.flatnonzero(~stays)
-            gone = np.stack([np.searchsorted(indptr, at, side="right") - 1, csc.indices[at]])
-            indptr = np.concatenate([[0], np.cumsum(stays)])[indptr]
-            old = {name: array[stays] for name, array in old.items()}
+            gone = np.arange(len(csc.indices)) if self.replaces else np.flatnonzero(np.isin(csc.edge_ids, self.removed))
+            stays &= not self.replaces and ~np.isin(before.columns["edge_ids"], self.removed)
+            now = np.setdiff1d(gone, before.gone, assume_unique=True)
+            of_base = np.stack([np.searchsorted(csc.indptr, now, side="right") - 1, csc.indices[now]])
+            of_others = np.stack([before.came[0][~stays], before.columns["indices"][~stays]])
+            went = np.concatenate([of_base, of_others], axis=1)
+            gone = np.union1d(before.gone, gone)
         mine = np.flatnonzero((targets >= low) & (targets < high))
-        rows, keys = targets[mine] - low, dataset.ids(source_type)
-        order = np.lexsort((mine, keys[sources[mine]], rows))  # their ids ascend as they do
-        mine, rows = mine[order], rows[order]
-        at = _places(indptr, old["indices"], keys, rows, keys[sources[mine]])
-        new = {"indices": sources[mine], "edge_ids": first + mine, **{n: self.tables[n][mine] for n in tables}}
-        merged = {name: np.insert(array, at, new[name].astype(array.dtype), axis=0) for name, array in old.items()}
-        degrees = np.bincount(rows, minlength=high - low)
-        merged["indptr"] = (indptr + np.concatenate([[0], np.cumsum(degrees)])).astype(np.int64)
-        both = np.concatenate([gone, [rows, sources[mine]]], axis=1)
-        return merged, np.concatenate([both, [np.repeat([-1, 1], [gone.shape[1], len(mine)])]])
+        rows, near = targets[mine] - low, sources[mine]
+        came = np.stack([rows, _places(csc.indptr, csc.indices, keys, rows, keys[near])])
+        edge_ids = (first + mine).astype(index_dtype(first + len(self)))
+        new = {"indices": near.astype(csc.indices.dtype), "edge_ids": edge_ids}
+        new |= {name: self.tables[name][mine] for name in dataset.schema.edge_tables[edge_type]}
+        columns = {name: np.concatenate([before.columns[name][stays], array]) for name, array in new.items()}
+        came = np.concatenate([before.came[:, stays], came], axis=1)
+        order = np.lexsort((columns["edge_ids"], keys[columns["indices"]], came[0]))
+        difference = EdgeDifference(came[:, order], {name: array[order] for name, array in columns.items()}, gone)
+        both = np.concatenate([went, [rows, near]], axis=1)
+        return base, difference, np.concatenate([both, [np.repeat([-1, 1], [went.shape[1], len(mine)])]])
 
 
 @dataclass(frozen=True)
@@ -341,13 +376,13 @@ class NewUse:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def write(self, present: Present, of: TableName, to: Path) -> tuple[list[str], dict[str, int]]:
-        """Write which vertices come. Returns as those of rows."""
+    def write(self, present: Present, of: TableName, to: Path) -> Written:
+        """Write which vertices come."""
         internal, files = np.sort(present.dataset.to_internal(of[0], self.ids)), dict[str, np.ndarray]()
         for part in range(present.dataset.partitions.num_parts):
             low, high = present.dataset.partitions.range(of[0], part)
             files[changed_file(part, of)] = internal[slice(*np.searchsorted(internal, [low, high]))] - low
-        return _write_files(to, files), {}
+        return Written(_write_files(to, files))
 
 
 Changes = Mapping[TableName, NewRows | NewEdges | NewUse]
@@ -417,12 +452,16 @@ def write_version(
     number = 1 + max((n for n in numbers if (folder.place(n) / COMMITTED).exists()), default=0)
     came = {of[0]: len(new) for of, new in changes.items() if isinstance(new, NewUse)}
     used = {**present.used, **{t: present.used.get(t, 0) + count for t, count in came.items()}}
-    present, names, edge_ids = replace(present, dataset=dataset.with_used(used)), list[str](), {**present.edge_ids}
+    present = replace(present, dataset=dataset.with_used(used))
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
-        for of, new in changes.items():
-            written, ids = new.write(present, of, staging.path)
-            names, edge_ids = names + written, edge_ids | ids
-        files = {name: describe_file(staging.path / name) for name in names}
+        written = {of: new.write(present, of, staging.path) for of, new in changes.items()}
+        edge_ids, bases = (
+            {**present.edge_ids},
+            {t: base for t, base in present.bases.items() if (t, EDGES) not in changes},
+        )
+        for one in written.values():
+            edge_ids, bases = {**edge_ids, **one.edge_ids}, {**bases, **one.bases}
+        files = {name: describe_file(staging.path / name) for one in written.values() for name in one.names}
         value = {
             "format": FORMAT,
             "version": VERSION,
@@ -433,6 +472,7 @@ def write_version(
                 f"{t}/{n}": source for (t, n), source in {**present.sources, **dict.fromkeys(changes, number)}.items()
             },
             "edge_ids": edge_ids,
+            "bases": bases,
             "taken": {**present.taken, **{at: (name, number) for at, name in (taken or {}).items()}},
             "used": used,
             "files": {name: record.to_json() for name, record in files.items()},
