@@ -276,10 +276,10 @@ class EdgeUpdater:
 
     def _published(self, batch: Path) -> PublishedVersion:
         """Its updates as a version, but for those that are refused."""
-        found, refused = dict[str, NewEdges](), dict[str, str]()
+        found, refused, present = dict[str, NewEdges](), dict[str, str](), self.publisher.present
         for name in sorted(os.listdir(batch)):
             try:
-                found[name] = self._update(batch / name)
+                found[name] = self._update(present, batch / name)
             except (ConfigError, DataError, IndexError) as error:
                 refused[name] = str(error)
                 self._refuse(batch / name, str(error))
@@ -289,10 +289,9 @@ class EdgeUpdater:
             done = self.publisher.publish(self.of, new, {str(self.folder): batch.name})
         return replace(done, updates=[*found], refused=refused)
 
-    def _update(self, path: Path) -> NewEdges:
+    def _update(self, present: Present, path: Path) -> NewEdges:
         """The edges of one update, also of a whole graph folder."""
-        present, edge_type = self.publisher.present, self.of[0]
-        of_graph = path / edge_folder(edge_type)
+        of_graph = path / edge_folder(edge_type := self.of[0])
         new = NewEdges.open(present, edge_type, of_graph if of_graph.is_dir() else path, None)
         new.ends(present.dataset, edge_type)
         return new

@@ -186,6 +186,7 @@ class VersionFolder:
         self.path, self._dataset_id = data.with_name(f"{data.name}.versions"), dataset_id
         self._read: dict[int, VersionFiles] = {}
         self._bases: dict[tuple[int, int], Part] = {}
+        self._retired: set[int] = set()
 
     def place(self, number: int) -> Path:
         """The folder of one version."""
@@ -203,19 +204,20 @@ class VersionFolder:
     def committed(self) -> dict[int, VersionFiles]:
         """The committed versions of this dataset, by number. Those of another dataset are left out. Raises DataError: a
         description is damaged."""
-        found = {}
-        for number in self.numbers():
-            if (self.place(number) / COMMITTED).exists() and number > 0:
+        found, numbers = dict[int, VersionFiles](), self.numbers()
+        self._retired &= {*numbers}
+        for number in reversed(numbers):
+            if number in self._retired or not os.path.exists(f"{self.path}/{number:04d}/{COMMITTED}"):
+                self._retired |= {number} if found else set()  # it does not count any more: another one followed it
+            else:
                 version = self._read.get(number)  # a committed folder does not change
                 try:
-                    version = self._read[number] = version or self.read(number)
+                    found[number] = self._read[number] = version or self.read(number)
                 except DataError:
                     if self.place(number).exists():
-                        raise
-                    continue  # it was removed meanwhile
-                found[number] = version
+                        raise  # else it was removed meanwhile
         self._read = {number: files for number, files in self._read.items() if number in found}
-        return {number: files for number, files in found.items() if files.id}
+        return {number: found[number] for number in sorted(found) if found[number].id}
 
     def read(self, number: int) -> VersionFiles:
         """What ``version.json`` says; the id is empty if it belongs to another dataset. Raises DataError: it is
