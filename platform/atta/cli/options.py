@@ -300,10 +300,8 @@ def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapp
 
 
 def _read_setting(setting: SettingField, text: str) -> Any:
-    try:
+    with blaming(ConfigError, setting.given(text), of=click.BadParameter):
         return (click.BOOL if setting.kind is bool else _type(setting)).convert(text, None, None)
-    except click.BadParameter as error:
-        raise ConfigError(f"{setting.given(text)}: {error.message}") from None
 
 
 def _type(setting: SettingField) -> click.ParamType[Any]:
@@ -405,11 +403,9 @@ def _value(where: str, value: Any, option: click.Parameter, ctx: click.Context) 
         if any(isinstance(entry, bool | list | dict) for entry in value):
             raise ConfigError(f"{where}: {value!r} is not {wanted[0]}")
         value = ",".join(map(str, value))
-    try:
+    with blaming(ConfigError, where, of=click.BadParameter):
         # Option types pass numbers through, for those are defaults; text is checked.
         return option.type.convert(value if isinstance(value, bool) else str(value), option, ctx)
-    except click.BadParameter as error:
-        raise ConfigError(f"{where}: {error.message}") from None
 
 
 def _wanted(kind: click.ParamType[Any]) -> tuple[str, tuple[type, ...]]:

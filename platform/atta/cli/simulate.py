@@ -13,7 +13,7 @@ from atta.cli import output
 from atta.cli.options import STRATEGY, StrategyCommand, StrategyHelp, command, config_option, settings_options
 from atta.cli.sizing import OPTIONS as SIZING
 from atta.cli.sizing import check_sizing, run_sizing, sizing_options
-from atta.errors import ConfigError, known_name
+from atta.errors import ConfigError, blaming, known_name
 from atta.scheduler.config import SchedulerConfig, link_threads
 from atta.scheduler.policies import POLICIES, policy_named
 from atta.simulate.cluster import SimulatedRun, document, table
@@ -199,10 +199,8 @@ def _sweep(text: str | None) -> tuple[str, str, list[tuple[str, Any]]]:
         raise ConfigError(f"--sweep {text}: write it like cores=1,2,4")
     known_name("option to sweep", option, _SWEPT)
     (param,) = (p for p in click.get_current_context().command.params if f"--{option}" in p.opts)
-    try:
+    with blaming(ConfigError, f"--sweep {text}", of=click.BadParameter):
         values = [(entry, param.type.convert(entry, None, None)) for entry in output.NAMES.convert(listed, None, None)]
-    except click.BadParameter as error:
-        raise ConfigError(f"--sweep {text}: {error.message}") from None
     return option, str(param.name), values
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from atta.client.cluster import Cluster
 from atta.client.inference.stages import Rows
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError, ConfigError, StaleRowError
+from atta.errors import AttaError, ConfigError, StaleRowError, blaming
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import update_pb2
 from atta.samplers.batch.items import EDGES
@@ -311,10 +311,8 @@ class FollowedTables:
         return self._open[name]
 
     def _created(self, spec: MutableSpec) -> None:
-        try:
+        with blaming(ConfigError, f"--table {self.name}", of=ConfigError):
             self._open[spec.name] = self._cluster.tables.create(spec)
-        except ConfigError as error:
-            raise ConfigError(f"--table {self.name}: {error}") from None
 
 
 _FIELDS = tuple(asdict(FollowedState()))
