@@ -107,13 +107,8 @@ class Normal(Initialiser):
 _KINDS: dict[str, type[Initialiser]] = {kind.kind: kind for kind in (Zeros, Constant, Uniform, Normal)}
 
 
-def initialiser_to_dict(init: Initialiser) -> dict[str, Any]:
-    """A plain dict for JSON."""
-    return {"kind": init.kind, **asdict(init)}
-
-
 def initialiser_from_dict(value: object) -> Initialiser:
-    """Read what ``initialiser_to_dict`` wrote; raises ConfigError."""
+    """Read what ``MutableSpec.to_dict`` wrote; raises ConfigError."""
     if not isinstance(value, dict):
         raise ConfigError(f"init: {value!r} is not a description of an initialiser")
     fields = {str(key): v for key, v in value.items()}
@@ -357,7 +352,7 @@ class MutableSpec:
             "optimiser": None
             if self.optimiser is None
             else asdict(self.optimiser) | {"betas": list(self.optimiser.betas)},
-            "init": initialiser_to_dict(self.init),
+            "init": {"kind": self.init.kind, **asdict(self.init)},
         }
 
     @classmethod

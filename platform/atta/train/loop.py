@@ -184,7 +184,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def evaluated(self, report: EpochReport) -> EpochReport:
         """The report with figures of validation and test; every rank calls this."""
         start = time.perf_counter()
-        metrics = self._metrics()
+        found = {split: self.objective.metrics(tally) for split, tally in self.tallies().items()}
+        metrics = {f"{split}_{name}": value for split, of_split in found.items() for name, value in of_split.items()}
         seconds = self._max(time.perf_counter() - start)
         return replace(report, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
 
@@ -219,11 +220,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     @abc.abstractmethod
     def tallies(self) -> Mapping[str, Sequence[float]]:
         """``Objective.tally`` of each of ``splits``, added up over all ranks; each vertex is predicted once."""
-
-    def _metrics(self) -> dict[str, float]:
-        """Figures of validation and test by name: ``val_accuracy``."""
-        found = {split: self.objective.metrics(tally) for split, tally in self.tallies().items()}
-        return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
 
     def _restore(self) -> list[EpochReport]:
         folder = self.config.checkpoint

@@ -177,7 +177,10 @@ class Engine:
             case sched.FailSession():
                 pass  # the session got its error where it happened
             case sched.WakeAt(when):
-                self._wake_at(when)
+                if self._wake is not None:
+                    self._wake.cancel()
+                delay = max(0.0, when - time.monotonic())
+                self._wake = asyncio.get_running_loop().call_later(delay, self.post, sched.Tick())
 
     def _launch(self, dag: int, session: Session, batch: int) -> None:
         try:
@@ -290,12 +293,6 @@ class Engine:
     def _drop(self, running: RunningDag) -> None:
         running.end()
         self.slots.release(running.slot)
-
-    def _wake_at(self, when: float) -> None:
-        if self._wake is not None:
-            self._wake.cancel()
-        delay = max(0.0, when - time.monotonic())
-        self._wake = asyncio.get_running_loop().call_later(delay, self.post, sched.Tick())
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
