@@ -176,10 +176,8 @@ class MeetingPlace:
 
     def fail(self) -> None:
         """Tell the other machines that trainers of this one have failed."""
-        try:
+        with contextlib.suppress(RuntimeError):  # node 0 has gone: the others know
             self._notes.put(f"failed/{self._nodes.rank}", b"")
-        except RuntimeError:  # node 0 has gone: the others know
-            return
 
     def all_ended(self, restarts: Mapping[int, int], wait_s: float) -> list[int]:
         """When the trainers of this machine have ended: await those of all, within ``wait_s`` seconds, or raise AttaError;
