@@ -123,7 +123,10 @@ class LocalSampler:
                 found = grown.batch(self._keys)
                 return found.only() if self._single else found
         finally:
-            self._give(known, hashed=trees)
+            for node_type, compactor in known.items():
+                compactor.reset()
+                with self._lock:
+                    self._pools[node_type, trees].append(compactor)
 
     def batches(
         self,
@@ -200,9 +203,3 @@ class LocalSampler:
         with self._lock:
             free = self._pools.setdefault((node_type, hashed), [])
             return free.pop() if free else kernels.Compactor(0 if hashed else self._keys[node_type].count)
-
-    def _give(self, used: Mapping[str, kernels.Compactor], *, hashed: bool) -> None:
-        for node_type, compactor in used.items():
-            compactor.reset()
-            with self._lock:
-                self._pools[node_type, hashed].append(compactor)

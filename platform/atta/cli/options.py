@@ -324,14 +324,10 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
         return _Percent(low, high)
     if about.path:
         return click.Path(file_okay=about.path == "file", dir_okay=about.path == "folder")
-    return _plain_type(setting.kind, about)
-
-
-def _plain_type(kind: type, about: Option) -> click.ParamType[Any]:
     bounded = about.at_least is not None or about.at_most is not None
-    if kind is int:
+    if setting.kind is int:
         return click.IntRange(_whole(about.at_least), _whole(about.at_most)) if bounded else click.INT
-    if kind is float:
+    if setting.kind is float:
         return click.FloatRange(about.at_least, about.at_most) if bounded else click.FLOAT
     return click.STRING
 

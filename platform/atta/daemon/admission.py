@@ -138,7 +138,8 @@ def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) ->
         names.append(f"certificate {proof.certificate}")
         if proof.end is not None and now > proof.end:
             return Refused(names[0], Refusal.UNKNOWN, f"the {names[0]} has expired")
-        roles |= _roles_of(proof.uris)
+        # Roles that this version does not know are left out: a later one may give them.
+        roles |= {role for role in Role if f"{ROLE_URI}{role.value}" in proof.uris}
     if proof.authorization:
         known = _bearer(proof.authorization, tokens, now)
         if isinstance(known, str):
@@ -153,12 +154,6 @@ def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) ->
         has = ", ".join(sorted(role.value for role in roles)) or "none"
         return Refused(caller, Refusal.LACKS_ROLE, f"this needs the role {needed}; {caller} has {has}")
     return Admitted(caller, frozenset(roles))
-
-
-def _roles_of(uris: Sequence[str]) -> set[Role]:
-    """Roles that this version does not know are left out: a later one may give them."""
-    known = {f"{ROLE_URI}{role.value}": role for role in Role}
-    return {known[uri] for uri in uris if uri in known}
 
 
 def _bearer(headers: Sequence[str], tokens: TokenFile | None, now: datetime) -> Admitted | str:

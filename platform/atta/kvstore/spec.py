@@ -288,8 +288,13 @@ class MutableSpec:
         if isinstance(self.row_shape, tuple):
             object.__setattr__(self, "row_shape", tuple(map(_plain, self.row_shape)))
         self._check_sizes()
-        self._check_lease()
-        self._check_policy()
+        if self.lease_s is not None and (type(self.lease_s) not in (int, float) or not 0 < self.lease_s <= MAX_LEASE_S):
+            raise ConfigError(f"table {self.name}: lease_s {self.lease_s!r} must be seconds, at most {MAX_LEASE_S:g}")
+        kind, colon, name = self.policy.partition(":") if isinstance(self.policy, str) else ("", "", "")
+        if self.policy != "range" and not (kind in ("nodes", "edges") and colon and name):
+            raise ConfigError(f"table {self.name}: policy {self.policy!r} is not one of range, nodes:TYPE, edges:TYPE")
+        if kind != "range" and self.max_rows is not None and self.max_rows != self.rows:
+            raise ConfigError(f"table {self.name}: with policy {self.policy} it has one row each and cannot grow")
         if not isinstance(self.versioned, bool):
             raise ConfigError(f"table {self.name}: versioned {self.versioned!r} is neither true nor false")
         if self.optimiser is not None and self.dtype != "<f4":
@@ -316,18 +321,6 @@ class MutableSpec:
             raise ConfigError(f"table {self.name}: row shape {shape!r} is not a tuple of up to {_MAX_DIMENSIONS} sizes")
         if self.row_bytes > MAX_ROW_BYTES:
             raise ConfigError(f"table {self.name}: rows of {self.row_bytes} bytes; at most {MAX_ROW_BYTES}")
-
-    def _check_lease(self) -> None:
-        lease_s = self.lease_s
-        if lease_s is not None and (type(lease_s) not in (int, float) or not 0 < lease_s <= MAX_LEASE_S):
-            raise ConfigError(f"table {self.name}: lease_s {lease_s!r} must be seconds, at most {MAX_LEASE_S:g}")
-
-    def _check_policy(self) -> None:
-        kind, colon, name = self.policy.partition(":") if isinstance(self.policy, str) else ("", "", "")
-        if self.policy != "range" and not (kind in ("nodes", "edges") and colon and name):
-            raise ConfigError(f"table {self.name}: policy {self.policy!r} is not one of range, nodes:TYPE, edges:TYPE")
-        if kind != "range" and self.max_rows is not None and self.max_rows != self.rows:
-            raise ConfigError(f"table {self.name}: with policy {self.policy} it has one row each and cannot grow")
 
     @property
     def row_bytes(self) -> int:

@@ -248,20 +248,17 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if folder is None:
             return
         if self.rank == 0:
-            self._save_best(folder, epochs, last=last)
+            # The model of the last epoch is written if none is better. Where nothing tells, that of the run's last epoch is
+            # written if it has embeddings, of which checkpoints have each rank's share only.
+            best = best_epoch(epochs, self.watched)
+            found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
+            if best is epochs[-1] or found:
+                save_best(folder, self.config, self.model, epochs[-1], embeddings=found, schema=self.cluster.schema)
+                self._best_is_own = True
         due, self.due = self.due, False
         if done % self.config.checkpoint_every and not last and not due:
             return
         self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
-
-    def _save_best(self, folder: str, epochs: Sequence[EpochReport], *, last: bool) -> None:
-        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last
-        epoch is written if it has embeddings, of which checkpoints have each rank's share only."""
-        best = best_epoch(epochs, self.watched)
-        found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
-        if best is epochs[-1] or found:
-            save_best(folder, self.config, self.model, epochs[-1], embeddings=found, schema=self.cluster.schema)
-            self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
         """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place. ``begun``: what

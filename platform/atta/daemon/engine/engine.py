@@ -303,13 +303,10 @@ class Engine:
             await asyncio.sleep(UTILISATION_PERIOD_S)
             if self._sessions:
                 self.post(sched.Utilisation(load.percent()))
-                self._sample()
-
-    def _sample(self) -> None:
-        at, nbytes = time.monotonic(), self.slots.resident_bytes
-        read = 0 if self._disk is None else int(self._disk.stats().get("disk_read_bytes", 0))
-        of_sessions = self._scheduler.sessions(at)
-        self.recorder.sample(at, of_sessions, self._scheduler.stats(), buffer_bytes=nbytes, disk_bytes=read)
+                at, nbytes = time.monotonic(), self.slots.resident_bytes
+                read = 0 if self._disk is None else int(self._disk.stats().get("disk_read_bytes", 0))
+                of_sessions = self._scheduler.sessions(at)
+                self.recorder.sample(at, of_sessions, self._scheduler.stats(), buffer_bytes=nbytes, disk_bytes=read)
 
     def stats(self) -> dict[str, float]:
         return {
