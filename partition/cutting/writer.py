@@ -95,14 +95,6 @@ CHUNK_BYTES = 32 << 20
 _SORTED_BYTES = 80
 
 
-def _keep_numbering(folder: Path, numbering: Mapping[str, Numbering]) -> None:
-    """Write down how vertices are numbered, for all tasks to map."""
-    for node_type, numbers in numbering.items():
-        for field in fields(Numbering):
-            if (array := getattr(numbers, field.name)) is not None:
-                write_array(_numbering_file(folder, node_type, field.name), array)
-
-
 def _kept_numbering(folder: Path, node_type: str) -> Numbering:
     paths = {field.name: _numbering_file(folder, node_type, field.name) for field in fields(Numbering)}
     held: dict[str, Any] = {name: map_array(path) if path.exists() else None for name, path in paths.items()}
@@ -273,7 +265,9 @@ def write_dataset(
     records. ``assignment``: node type -> int32 [n], the partition of each row. ``bounds``: what the method promised of
     the balance. ``sizes``: how the work is divided; by default it suits the number of edges. Raises ConfigError:
     ``dst`` may not be written, or the assignment does not fit the graph."""
-    check_assignment(graph, assignment)
+    for t in graph.schema.node_types:
+        if len(assignment.get(t, ())) != graph.schema.node_counts[t]:
+            raise ConfigError(f"the assignment does not cover the vertices of node type {t!r}")
     with Staging(dst, layout.MANIFEST, overwrite=overwrite) as staging:
         run = TaskRun.begun(Threads(), graph, staging.path, sizes, progress)
         return DatasetSteps(run, staging.path, parts).all(assignment, provenance or {}, bounds or {})
@@ -294,13 +288,6 @@ def check_parts(parts: int, graph: Graph) -> None:
         raise ConfigError(f"--parts {parts}: must lie between 1 and {MAX_PARTS}")
     if parts > max(1, vertices):
         raise ConfigError(f"--parts {parts}: the graph has only {vertices} vertices")
-
-
-def check_assignment(graph: Graph, assignment: Mapping[str, npt.NDArray[np.int32]]) -> None:
-    """Raise ConfigError if vertices lack a partition."""
-    for t in graph.schema.node_types:
-        if len(assignment.get(t, ())) != graph.schema.node_counts[t]:
-            raise ConfigError(f"the assignment does not cover the vertices of node type {t!r}")
 
 
 class DatasetSteps:
@@ -368,7 +355,10 @@ class DatasetSteps:
 
     def move(self, buckets: Mapping[str, EdgeBuckets]) -> dict[str, EdgeBuckets]:
         """Have the edges moved into their buckets."""
-        _keep_numbering(self.run.work.folder, self.numbering)
+        for node_type, numbers in self.numbering.items():  # for all tasks to map
+            for field in fields(Numbering):
+                if (array := getattr(numbers, field.name)) is not None:
+                    write_array(_numbering_file(self.run.work.folder, node_type, field.name), array)
         given = [(s, buckets[s.edge_type].starts) for s in self.run.slices]
         split = self.run.tasks("moving edges", split_by_bucket, given)
         made = [(s.edge_type, folder) for (s, _), folder in zip(given, split, strict=True)]

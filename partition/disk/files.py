@@ -291,8 +291,10 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
     """Read what ``write_sealed`` wrote; raises DataError naming the file if any byte differs. First finish or undo a
     replacement of the folder that was cut short."""
     recover(path.parent)
-    if not path.parent.is_dir():
-        raise DataError(path.parent, f"no such folder; not {what}{_near(path.parent)}")
+    if not (folder := path.parent).is_dir():
+        beside = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
+        meant = [f"; did you mean {folder.parent / name}?" for name in get_close_matches(folder.name, beside, n=1)]
+        raise DataError(folder, f"no such folder; not {what}{''.join(meant)}")
     try:
         with open_regular(path) as file:
             content = file.read()
@@ -307,12 +309,6 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
     if found != xxhash.xxh3_64(text).hexdigest():
         raise DataError(path, "altered: its checksum differs from its content")
     return value
-
-
-def _near(folder: Path) -> str:
-    """A question whether another folder beside this one, which does not exist, is meant."""
-    beside = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
-    return "".join(f"; did you mean {folder.parent / name}?" for name in get_close_matches(folder.name, beside, n=1))
 
 
 def _parsed(path: Path, content: bytes, what: str, fmt: str, version: int) -> dict[str, Any]:

@@ -54,7 +54,16 @@ def write(graph: Graph, dst: Path, progress: Progress) -> None:
     if target:
         _write_splits(graph, target[0], dst)
     _write_edges(graph, dst, progress)
-    _write_meta(schema, target, dst)
+    meta: dict[str, Any] = {
+        "num_nodes": sum(schema.node_counts.values()),
+        "node_types": dict(schema.node_counts),
+        "relations": {e: {"edges": n} for e, n in schema.edge_counts.items()},
+    }
+    if target:
+        meta["target_type"] = target[0]
+    if schema.num_classes is not None:
+        meta["num_classes"] = schema.num_classes
+    write_json(dst / "meta.json", meta)
 
 
 def _write_splits(graph: Graph, target: str, dst: Path) -> None:
@@ -100,16 +109,3 @@ def _write_member(
         np.lib.format.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": shape})
         for piece in pieces:
             out.write(piece.astype(dtype, copy=False).tobytes())
-
-
-def _write_meta(schema: Schema, target: list[str], dst: Path) -> None:
-    meta: dict[str, Any] = {
-        "num_nodes": sum(schema.node_counts.values()),
-        "node_types": dict(schema.node_counts),
-        "relations": {e: {"edges": n} for e, n in schema.edge_counts.items()},
-    }
-    if target:
-        meta["target_type"] = target[0]
-    if schema.num_classes is not None:
-        meta["num_classes"] = schema.num_classes
-    write_json(dst / "meta.json", meta)

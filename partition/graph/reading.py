@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.observe import html
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
 from atta.partition.disk.store import path_here
@@ -67,10 +67,8 @@ class Graph:
         if not manifest.exists() and (path / "manifest.json").is_file():
             raise DataError(path, "is a partitioned dataset, not a graph folder: name the graph that it was made of")
         value = read_sealed(manifest, "a graph folder", FORMAT, VERSION)
-        try:
+        with blaming(DataError, manifest, "bad schema", of=ConfigError):
             schema = Schema.from_json(value.get("schema"))
-        except ConfigError as error:
-            raise DataError(manifest, f"bad schema: {error}") from None
         if not isinstance(provenance := value.get("provenance") or {}, dict):
             raise DataError(manifest, "does not say how it was made")
         files = read_records(manifest, value.get("files"))

@@ -28,7 +28,11 @@ _CHUNK = 4 << 20
 def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     """Import the folder ``source`` (or its ``graph.bsnap``)."""
     path = source if source.is_file() else source / "graph.bsnap"
-    vertices, edges = _edges(path)
+    header = _map(path, _HEADER, 0, 1)[0]
+    if header["vertex_bytes"] != 4:
+        raise DataError(path, f"vertex numbers of {header['vertex_bytes']} bytes; only 4 are read")
+    vertices = int(header["vertices"])
+    edges = _map(path, _EDGE, _HEADER.itemsize, int(header["edges"]), whole=True)
     options.refuse_others(path.parent, "*.bsnap", ("graph.bsnap", "features.bsnap", "labels.bsnap"))
     out.add_nodes(NODE_TYPE, vertices)
     _add_tables(path.parent, out, options, vertices)
@@ -43,13 +47,6 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
 def recognises(path: Path, head: bytes) -> bool:
     """Whether this is a folder with ``graph.bsnap``, or that file."""
     return path.name == "graph.bsnap" if head else (path / "graph.bsnap").is_file()
-
-
-def _edges(path: Path) -> tuple[int, Array]:
-    header = _map(path, _HEADER, 0, 1)[0]
-    if header["vertex_bytes"] != 4:
-        raise DataError(path, f"vertex numbers of {header['vertex_bytes']} bytes; only 4 are read")
-    return int(header["vertices"]), _map(path, _EDGE, _HEADER.itemsize, int(header["edges"]), whole=True)
 
 
 def _add_tables(folder: Path, out: GraphWriter, options: ImportOptions, vertices: int) -> None:

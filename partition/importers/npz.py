@@ -139,7 +139,9 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     relations = _relations(path, arrays, meta, options)
     features = {t: _features(folder, t) for t in sorted({*_node_types(relations), *meta.get("node_types", {})})}
     counts = _counts(folder, relations, features, meta)
-    target = _target(folder, counts, meta)
+    target = str(meta.get("target_type", next(iter(counts))))
+    if target not in counts:
+        raise DataError(folder / "meta.json", f"target_type {target!r} is not one of {', '.join(counts)}")
     _refuse_other_files(folder, counts, options)
     for node_type, count in counts.items():
         out.add_nodes(node_type, count, ids=_ids(folder, node_type, count))
@@ -303,13 +305,6 @@ def _counts(folder: Path, relations: dict[str, Any], features: dict[str, Any], m
         if matrix is not None and matrix.shape[0] != counts[t]:
             raise DataError(folder, f"{matrix.shape[0]} feature rows for {counts[t]} vertices of type {t!r}")
     return counts
-
-
-def _target(folder: Path, counts: dict[str, int], meta: dict[str, Any]) -> str:
-    target = str(meta.get("target_type", next(iter(counts))))
-    if target not in counts:
-        raise DataError(folder / "meta.json", f"target_type {target!r} is not one of {', '.join(counts)}")
-    return target
 
 
 def _add_splits(folder: Path, out: GraphWriter, target: str, options: ImportOptions, *, known: bool) -> None:

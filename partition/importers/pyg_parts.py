@@ -27,7 +27,10 @@ def read(source: Path, out: GraphWriter, options: ImportOptions) -> None:
     twice."""
     load("importing PyG's partitions", "torch")
     folder = source.parent if source.is_file() else source
-    meta = _meta(folder / "META.json")
+    path, what = folder / "META.json", "a description of PyG's partitions"
+    meta = read_description(path, what, "edge_types", "is_hetero", "node_types", "num_parts")
+    if not isinstance(meta["num_parts"], int):
+        raise DataError(path, f"not {what}: 'num_parts' is {meta['num_parts']!r}")
     nodes: dict[_Key, str] = {t: t for t in meta["node_types"] or ()} or {None: NODE_TYPE}
     edges: dict[_Key, str] = {tuple(e): join_edge_type(*e) for e in meta["edge_types"] or ()} or {None: EDGE_TYPE}
     counts = {}
@@ -61,14 +64,6 @@ def map_file(kind: str, key: _Key) -> str:
     if any(word in {"", ".", ".."} or len(word.encode()) > _LONGEST for word in name.split("/")):
         raise ConfigError(f"the type {name!r}, which PyG makes a path, and it is none")
     return f"{kind}/{name}.pt"
-
-
-def _meta(path: Path) -> dict[str, Any]:
-    what = "a description of PyG's partitions"
-    value = read_description(path, what, "edge_types", "is_hetero", "node_types", "num_parts")
-    if not isinstance(value["num_parts"], int):
-        raise DataError(path, f"not {what}: 'num_parts' is {value['num_parts']!r}")
-    return value
 
 
 def _add_tables(folder: Path, parts: int, key: _Key, out: GraphWriter, options: ImportOptions) -> None:

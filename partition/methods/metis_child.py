@@ -27,12 +27,6 @@ _PR_SET_PDEATHSIG = 1
 Longs = npt.NDArray[np.int64]
 
 
-def _library() -> ctypes.CDLL:
-    if _internal._idx_type_width() != 64:
-        raise RuntimeError("pymetis was built with 32-bit indices; 64-bit ones are needed")
-    return ctypes.CDLL(_internal.__file__)
-
-
 def _pointer(array: npt.NDArray[Any] | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data if array is not None else None)
 
@@ -50,8 +44,9 @@ def part_graph(
     """Call METIS_PartGraphKway; returns the partition of each vertex, int64 [n]. ``xadj``: [n+1] starts of the rows of
     ``adjncy``: neighbours, both directions stored, no self-loops. ``vwgt``: [n, C], one column per constraint.
     ``iterations``: of refinement at each level; None: METIS' default."""
-    options = np.zeros(_NUM_OPTIONS, np.int64)
-    library = _library()
+    if _internal._idx_type_width() != 64:
+        raise RuntimeError("pymetis was built with 32-bit indices; 64-bit ones are needed")
+    options, library = np.zeros(_NUM_OPTIONS, np.int64), ctypes.CDLL(_internal.__file__)
     library.METIS_SetDefaultOptions(_pointer(options))
     positions: Any = _internal.options_indices  # type: ignore[attr-defined]
     options[positions.SEED], options[positions.NUMBERING] = seed % 2**31, 0

@@ -41,7 +41,8 @@ class Growths:
         self._grown[op_id] = grown
         self.seeds = self._grown[self._plan.seed.id]
         fetched = self.fetched[op_id] = self._as_fetched(op_id, grown)
-        following = self._following(op_id)
+        children = [self._plan.op(child) for child in self._plan.op(op_id).children]
+        following = next((child for child in children if child.kind is Kind.NEIGHBORHOOD), None)
         if following is not None and all(i in self._grown for i in following.inputs):
             self._note_frontier(following, known)
         # An operator with several inputs (seed, positive, negative) expands the growths of all of them anyway.
@@ -91,10 +92,6 @@ class Growths:
                 spec = self._dataset.schema.node_tables[node_type][name]
                 total[node_type] = total.get(node_type, 0) + spec.row_bytes
         return total
-
-    def _following(self, op_id: str) -> PlanOp | None:
-        children = (self._plan.op(c) for c in self._plan.op(op_id).children)
-        return next((c for c in children if c.kind is Kind.NEIGHBORHOOD), None)
 
     def _by_owner(
         self, grown: Mapping[str, NewVertices], op: PlanOp | None, row_bytes: Mapping[str, int]

@@ -100,21 +100,16 @@ def advise_huge(array: np.ndarray) -> bool:
 
 def _copy(array: np.ndarray, copy: np.ndarray) -> None:
     """Copy block by block, and give the pages of each block back: they would count as this process's memory."""
-    file = _mapped_file(array)
-    if file is None or not array.flags.c_contiguous or not array.size:
+    file: object = array
+    while isinstance(file, np.ndarray):
+        file = file.base
+    if not isinstance(file, mmap.mmap) or not array.flags.c_contiguous or not array.size:
         np.copyto(copy, array)
         return
     rows = max(1, BLOCK_BYTES // array[:1].nbytes) if array[:1].nbytes else len(array)
     for start in range(0, len(array), rows):
         np.copyto(copy[start : start + rows], array[start : start + rows])
         _give_back(file, array[start : start + rows])
-
-
-def _mapped_file(array: np.ndarray) -> mmap.mmap | None:
-    owner: object = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    return owner if isinstance(owner, mmap.mmap) else None
 
 
 def _give_back(file: mmap.mmap, block: np.ndarray) -> None:

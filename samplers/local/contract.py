@@ -39,7 +39,9 @@ _GOLDEN = {
 def sampling_contract() -> dict[str, str]:
     """By ``draws of``, ``operator`` or ``neighbour method`` NAME: a digest, or the release of the package that brings it.
     Takes tens of milliseconds, once per process, most of them for ``own_operators``."""
-    return {name: _digest(found) for name, found in _drawn()} | own_operators() | _announced()
+    plugins = [(registry.kind, plugin) for registry in (OPERATORS, METHODS) for plugin in registry.plugins().values()]
+    announced = {f"{kind} {plugin.name}": _told(plugin) for kind, plugin in plugins}
+    return {name: _digest(found) for name, found in _drawn()} | own_operators() | announced
 
 
 def _drawn() -> Iterator[tuple[str, list[Any]]]:
@@ -65,12 +67,6 @@ def _drawn() -> Iterator[tuple[str, list[Any]]]:
 def own_operators() -> dict[str, str]:
     """Operators of Atta, and of which code. Their source text is read and parsed, the same in each process of a build."""
     return {f"operator {name}": _code(operator) for name, operator in OPERATORS.items()}
-
-
-def _announced() -> dict[str, str]:
-    """Which operators and neighbour methods of plug-ins are here, and of which code or release."""
-    plugins = [(registry.kind, plugin) for registry in (OPERATORS, METHODS) for plugin in registry.plugins().values()]
-    return {f"{kind} {plugin.name}": _told(plugin) for kind, plugin in plugins}
 
 
 def _told(plugin: Plugin) -> str:

@@ -94,7 +94,9 @@ class LocalSampler:
         if frontier not in _FRONTIERS:
             raise ConfigError(f"frontier {frontier!r}: must be one of {', '.join(_FRONTIERS)}")
         fan_outs = self._fan_outs(num_neighbors)
-        start = self._seed_type(seed_type)
+        if seed_type is None and len(self._keys) > 1:
+            raise ConfigError(f"seed_type: name one of {', '.join(self._keys)}")
+        start = next(iter(self._keys)) if seed_type is None else known_name("node type", seed_type, self._keys)
         ids = integers("seeds", seeds)
         if ids.ndim != 1:
             raise ConfigError(f"seeds: must be a list of vertices, not of shape {list(ids.shape)}")
@@ -121,7 +123,10 @@ class LocalSampler:
                 found = grown.batch(self._keys)
                 return found.only() if self._single else found
         finally:
-            self._give(known, hashed=trees)
+            for node_type, compactor in known.items():
+                compactor.reset()
+                with self._lock:
+                    self._pools[node_type, trees].append(compactor)
 
     def batches(
         self,
@@ -182,11 +187,6 @@ class LocalSampler:
             by_hop.append({name: count for name, count in counts.items() if count})
         return by_hop
 
-    def _seed_type(self, name: str | None) -> str:
-        if name is None and len(self._keys) > 1:
-            raise ConfigError(f"seed_type: name one of {', '.join(self._keys)}")
-        return next(iter(self._keys)) if name is None else known_name("node type", name, self._keys)
-
     def _given_times(self, input_time: Any, node_type: str, seeds: int) -> np.ndarray | None:
         """The times that the caller gives ``seeds`` vertices of ``node_type``. None: their own, or none at all."""
         has_own = self.method.temporal and node_type in self._times_of
@@ -203,9 +203,3 @@ class LocalSampler:
         with self._lock:
             free = self._pools.setdefault((node_type, hashed), [])
             return free.pop() if free else kernels.Compactor(0 if hashed else self._keys[node_type].count)
-
-    def _give(self, used: Mapping[str, kernels.Compactor], *, hashed: bool) -> None:
-        for node_type, compactor in used.items():
-            compactor.reset()
-            with self._lock:
-                self._pools[node_type, hashed].append(compactor)

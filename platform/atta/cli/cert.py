@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import tempfile
@@ -123,10 +124,8 @@ def _check_name(name: str) -> None:
 
 
 def _host_name(host: str) -> x509.GeneralName:
-    try:
+    with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
-    except ValueError:
-        pass
     if len(host) > 253 or not _HOST.fullmatch(host):
         raise ConfigError(f"--host {host[:80]!r} is neither an IP address nor the name of a host")
     return x509.DNSName(host)

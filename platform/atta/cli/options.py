@@ -300,10 +300,8 @@ def _parse_settings(text: str, settings: Iterable[SettingField], elsewhere: Mapp
 
 
 def _read_setting(setting: SettingField, text: str) -> Any:
-    try:
+    with blaming(ConfigError, setting.given(text), of=click.BadParameter):
         return (click.BOOL if setting.kind is bool else _type(setting)).convert(text, None, None)
-    except click.BadParameter as error:
-        raise ConfigError(f"{setting.given(text)}: {error.message}") from None
 
 
 def _type(setting: SettingField) -> click.ParamType[Any]:
@@ -326,14 +324,10 @@ def _type(setting: SettingField) -> click.ParamType[Any]:
         return _Percent(low, high)
     if about.path:
         return click.Path(file_okay=about.path == "file", dir_okay=about.path == "folder")
-    return _plain_type(setting.kind, about)
-
-
-def _plain_type(kind: type, about: Option) -> click.ParamType[Any]:
     bounded = about.at_least is not None or about.at_most is not None
-    if kind is int:
+    if setting.kind is int:
         return click.IntRange(_whole(about.at_least), _whole(about.at_most)) if bounded else click.INT
-    if kind is float:
+    if setting.kind is float:
         return click.FloatRange(about.at_least, about.at_most) if bounded else click.FLOAT
     return click.STRING
 
@@ -405,11 +399,9 @@ def _value(where: str, value: Any, option: click.Parameter, ctx: click.Context) 
         if any(isinstance(entry, bool | list | dict) for entry in value):
             raise ConfigError(f"{where}: {value!r} is not {wanted[0]}")
         value = ",".join(map(str, value))
-    try:
+    with blaming(ConfigError, where, of=click.BadParameter):
         # Option types pass numbers through, for those are defaults; text is checked.
         return option.type.convert(value if isinstance(value, bool) else str(value), option, ctx)
-    except click.BadParameter as error:
-        raise ConfigError(f"{where}: {error.message}") from None
 
 
 def _wanted(kind: click.ParamType[Any]) -> tuple[str, tuple[type, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from atta.cli import output
 from atta.cli.options import STRATEGY, StrategyCommand, StrategyHelp, command, config_option, settings_options
 from atta.cli.sizing import OPTIONS as SIZING
 from atta.cli.sizing import check_sizing, run_sizing, sizing_options
-from atta.errors import ConfigError, known_name
+from atta.errors import ConfigError, blaming, known_name
 from atta.scheduler.config import SchedulerConfig, link_threads
 from atta.scheduler.policies import POLICIES, policy_named
 from atta.simulate.cluster import SimulatedRun, document, table
 from atta.simulate.cluster import simulate as simulated
-from atta.simulate.pipeline import PipelineOutcome, PipelineScenario, planned_costs, simulate_pipeline
+from atta.simulate.pipeline import PipelineScenario, planned_costs, simulate_pipeline
 from atta.simulate.profile import Profile, load_profile, save_profile
 from atta.simulate.scenario import Scenario
 
@@ -137,19 +137,15 @@ def simulate(
     profile = _profile(profile_file, trace_file, options)
     option, swept, values = _sweep(options.pop("sweep"))
     output.refuse_given({swept}, f"--sweep {option} varies it")
-    _check_depth(swept, [value for _, value in values] if swept == "policy" else [options["policy"]])
+    policies = [value for _, value in values] if swept == "policy" else [options["policy"]]
+    if not any(policy_named(policy or SchedulerConfig.policy).has_depth for policy in policies):
+        output.refuse_given({"sweep"} if swept == "prefetch" else {"prefetch"}, "the depth goes with --policy prefetch")
     if (instances := options["instances"]) is not None:
         base, given = _scenario(profile, options), {name: options[name] for name in SIZING}
         run_sizing(base, instances, given, json_file, quiet=quiet)
         return
     scenarios = {label: _scenario(profile, {**options, swept: value} if option else options) for label, value in values}
     _run(scenarios, option, Path(profile_file or trace_file or "").name, json_file, quiet=quiet)
-
-
-def _check_depth(swept: str, policies: Sequence[str | None]) -> None:
-    """Refuse a depth where no policy that is simulated has one."""
-    if not any(policy_named(policy or SchedulerConfig.policy).has_depth for policy in policies):
-        output.refuse_given({"sweep"} if swept == "prefetch" else {"prefetch"}, "the depth goes with --policy prefetch")
 
 
 def _profile(profile_file: str | None, trace_file: str | None, options: Mapping[str, Any]) -> Profile:
@@ -199,10 +195,8 @@ def _sweep(text: str | None) -> tuple[str, str, list[tuple[str, Any]]]:
         raise ConfigError(f"--sweep {text}: write it like cores=1,2,4")
     known_name("option to sweep", option, _SWEPT)
     (param,) = (p for p in click.get_current_context().command.params if f"--{option}" in p.opts)
-    try:
+    with blaming(ConfigError, f"--sweep {text}", of=click.BadParameter):
         values = [(entry, param.type.convert(entry, None, None)) for entry in output.NAMES.convert(listed, None, None)]
-    except click.BadParameter as error:
-        raise ConfigError(f"--sweep {text}: {error.message}") from None
     return option, str(param.name), values
 
 
@@ -252,17 +246,13 @@ def run_pipeline(scenario: PipelineScenario, json_file: str | None, *, quiet: bo
     plain = asdict(scenario) | {"link": None if scenario.link == float("inf") else scenario.link}
     output.write_json(json_file, {"schema": 1, "scenario": plain, "outcome": asdict(outcome)})
     if not quiet and json_file != "-":
-        _print_pipeline(scenario, outcome)
-
-
-def _print_pipeline(scenario: PipelineScenario, outcome: PipelineOutcome) -> None:
-    later = outcome.epoch_s[1:] or outcome.epoch_s
-    output.printer().print(
-        f"{scenario.mode}: {sum(later) / len(later):.4g} s per epoch after the first ({outcome.epoch_s[0]:.4g} s); rows at "
-        f"most {outcome.oldest} epochs old"
-    )
-    output.printer().print(
-        f"{outcome.workers} workers, {100 * outcome.working:.0f} % of their time at work; "
-        f"trainers busy {100 * outcome.busy:.0f} %; "
-        f"{outcome.relaunched} tasks relaunched, {outcome.lost} workers lost, {outcome.ignored} results ignored"
-    )
+        later = outcome.epoch_s[1:] or outcome.epoch_s
+        output.printer().print(
+            f"{scenario.mode}: {sum(later) / len(later):.4g} s per epoch after the first ({outcome.epoch_s[0]:.4g} s); "
+            f"rows at most {outcome.oldest} epochs old"
+        )
+        output.printer().print(
+            f"{outcome.workers} workers, {100 * outcome.working:.0f} % of their time at work; "
+            f"trainers busy {100 * outcome.busy:.0f} %; "
+            f"{outcome.relaunched} tasks relaunched, {outcome.lost} workers lost, {outcome.ignored} results ignored"
+        )

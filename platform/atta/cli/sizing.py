@@ -12,17 +12,8 @@ from rich.table import Table
 from atta.cli.output import DURATION, RATE, SIZE, echo, printer, progress_bars, refuse_given, write_json
 from atta.errors import ConfigError
 from atta.partition.dataset import Dataset
+from atta.simulate import sizing
 from atta.simulate.scenario import Scenario
-from atta.simulate.sizing import (
-    COUNTS,
-    ClusterChoice,
-    GraphCounts,
-    SampleBytes,
-    best,
-    choices,
-    instances_of,
-    sample_bytes,
-)
 from atta.wire.parts import read_toml
 
 OTHER_DEGREE = 1.25
@@ -81,23 +72,24 @@ def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: s
     missing = [f"--{name}" for name in ("vertices", "edges", "sample") if given[name] is None]
     if missing:
         raise click.UsageError(f"--instances needs {', '.join(missing)}")
-    instances = instances_of(
+    instances = sizing.instances_of(
         read_toml(file), file, size=lambda text: int(_read(SIZE, text)), rate=lambda text: float(_read(RATE, text))
     )
-    sample, graph = sample_bytes(Dataset.described(given["sample"])), GraphCounts(given["vertices"], given["edges"])
+    sample = sizing.sample_bytes(Dataset.described(given["sample"]))
+    graph = sizing.GraphCounts(given["vertices"], given["edges"])
     if not quiet:
         _warn(sample, graph, base)
     bounds = {"cache": _GIB if given["cache"] is None else given["cache"], "buffer": base.scheduler.queue_bytes}
     with progress_bars(quiet) as bars:
-        shown = bars.add_task("simulating", total=COUNTS * len(instances))
+        shown = bars.add_task("simulating", total=sizing.COUNTS * len(instances))
 
         def said(name: str, machines: int) -> None:
             bars.update(shown, description=f"{machines} x {name}", advance=1)
 
-        found = list(choices(base, sample, graph, instances, **bounds, said=said))
+        found = list(sizing.choices(base, sample, graph, instances, **bounds, said=said))
     if not found:
         raise ConfigError(f"{file}: no number of these machines has the memory for {graph.vertices:,} vertices")
-    chosen = best(found, given["within"])
+    chosen = sizing.best(found, given["within"])
     enough = {one.instance.name for one in found}
     too_small = [instance.name for instance in instances if instance.name not in enough]
     if not quiet and json_file != "-":
@@ -123,7 +115,7 @@ def _read(kind: click.ParamType[Any], text: str) -> Any:
         raise ValueError(error.format_message()) from None
 
 
-def _warn(sample: SampleBytes, graph: GraphCounts, base: Scenario) -> None:
+def _warn(sample: sizing.SampleBytes, graph: sizing.GraphCounts, base: Scenario) -> None:
     ratio = graph.degree / sample.size.degree
     if not 1 / OTHER_DEGREE < ratio < OTHER_DEGREE:
         echo(
@@ -138,7 +130,7 @@ def _warn(sample: SampleBytes, graph: GraphCounts, base: Scenario) -> None:
         echo("atta: warning: the profile is of one partition, so remote vertices are taken to lie at random", err=True)
 
 
-def _print(found: Sequence[ClusterChoice], chosen: ClusterChoice | None, within_s: float | None) -> None:
+def _print(found: Sequence[sizing.ClusterChoice], chosen: sizing.ClusterChoice | None, within_s: float | None) -> None:
     shown = Table(title="clusters, simulated")
     for name in ("machines", "of", "GiB each", "seeds/s", "epoch, s", "price of an epoch", "limited by"):
         shown.add_column(name, justify="left" if name in ("of", "limited by") else "right")
@@ -161,7 +153,7 @@ def _print(found: Sequence[ClusterChoice], chosen: ClusterChoice | None, within_
     )
 
 
-def _plain(one: ClusterChoice) -> dict[str, Any]:
+def _plain(one: sizing.ClusterChoice) -> dict[str, Any]:
     return {
         "instance": asdict(one.instance),
         "machines": one.machines,

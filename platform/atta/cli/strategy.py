@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from atta.cli.output import echo, printer, write_json
-from atta.cli.output import size as size_text
+from atta.cli import output
 from atta.errors import ConfigError
 from atta.observe.machine.memory import total_bytes
 from atta.observe.packages import need
@@ -74,16 +73,16 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         "because": list(advice.sentences),
         "command": command,
     }
-    write_json(json_file, document)
+    output.write_json(json_file, document)
     if not quiet and json_file != "-":
         _print(ranked, advice, sizes, alpha)
         for reason in _left_out(options, sizes):
-            echo(reason)
+            output.echo(reason)
         for line in _of_batches(sizes, servers, options["aggregate"]):
-            echo(line)
-        echo(command)
+            output.echo(line)
+        output.echo(command)
         if servers > 1:
-            echo(
+            output.echo(
                 f"# on {servers} machines, each with a running daemon: --cluster FILE instead of --data, and on each of them\n"
                 f"# --nnodes {servers} --node-rank N --rdzv-endpoint HOST:PORT, with the address of the first"
             )
@@ -222,10 +221,10 @@ def _print(ranked: list[Forecast], advice: Advice, sizes: Sizes, alpha: float | 
             *texts,
             f"{f.redundancy:.2f}",
             *_stale_rows(f),
-            size_text(f.memory),
+            output.size(f.memory),
             fits,
         )
-    console = printer()
+    console = output.printer()
     console.print(table)
     grown = ", ".join(f"{n / max(1.0, sizes.closure_by_hop[0]):.2f}" for n in sizes.closure_by_hop[1:6])
     fit = "" if alpha is None else f" (alpha {alpha:.2f})"

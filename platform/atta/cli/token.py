@@ -63,7 +63,7 @@ def new(path: str, name: str, *, roles: tuple[str, ...], expires: float, out: st
         raise ConfigError(f"--out {out}: exists already, and may hold a token that is in use")
     secret, entry = issue(name, parse_roles(roles), datetime.now(UTC) + timedelta(seconds=expires))
     with _changed(path) as change:
-        change(lambda found: found.with_entry(entry))
+        change(lambda found: TokenFile.of([*found.entries.values(), entry]))
     told = f"token {entry.id} of {name}: {', '.join(sorted(roles))}, until {entry.expires:%Y-%m-%d %H:%M} UTC"
     if out == "-":
         echo(secret)

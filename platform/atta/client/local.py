@@ -273,7 +273,10 @@ def local(
     dataset = Dataset.open(path, parts=[], verify=False)
     if replicas < 1:
         raise ConfigError(f"replicas is {replicas}: must be at least 1")
-    groups = _divided(dataset.num_parts, daemons)
+    partitions, count = dataset.num_parts, dataset.num_parts if daemons is None else daemons
+    if not 1 <= count <= partitions:
+        raise ConfigError(f"daemons is {count}: must be 1 to {partitions}, the number of partitions")
+    groups = [range(partitions * d // count, partitions * (d + 1) // count) for d in range(count)]
     served = [parts for parts in groups for _ in range(replicas)]
     threads = threads or max(1, usable_cores() // len(served))
     folder, held, children = OwnFolder("atta-local-"), HeldAddresses(len(served)), DaemonChildren()
@@ -324,13 +327,6 @@ def _write(
     begun = file.with_suffix(".begun")
     write_cluster(begun, [places[parts] for parts in places for _ in parts], credentials, ended)
     begun.replace(file)
-
-
-def _divided(partitions: int, daemons: int | None) -> list[range]:
-    count = partitions if daemons is None else daemons
-    if not 1 <= count <= partitions:
-        raise ConfigError(f"daemons is {count}: must be 1 to {partitions}, the number of partitions")
-    return [range(partitions * d // count, partitions * (d + 1) // count) for d in range(count)]
 
 
 def _end(running: ExitStack, process: int) -> None:

@@ -18,7 +18,7 @@ import structlog
 from atta.daemon.services.rooms import NOT_ADMITTED_S, Debts
 from atta.wire.credentials import AUTHORIZATION
 from atta.wire.rpc import ACCESS
-from atta.wire.tokens import ROLES, Role, TokenFile, allowed, is_operators
+from atta.wire.tokens import ROLES, Role, TokenFile, allowed
 
 log = structlog.get_logger("atta.audit")
 EVERY_S = 1.0
@@ -56,7 +56,7 @@ class AuditLines:
             self._write_due(now)
             if isinstance(decision, Refused):
                 self._refused(method, address, decision, now)
-            elif is_operators(method):
+            elif ROLES.get(method) == frozenset({Role.OPERATOR}):
                 log.warning("operator's call", method=method, caller=decision.caller, address=address)
 
     def _refused(self, method: str, address: str, decision: Refused, now: float) -> None:
@@ -138,7 +138,8 @@ def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) ->
         names.append(f"certificate {proof.certificate}")
         if proof.end is not None and now > proof.end:
             return Refused(names[0], Refusal.UNKNOWN, f"the {names[0]} has expired")
-        roles |= _roles_of(proof.uris)
+        # Roles that this version does not know are left out: a later one may give them.
+        roles |= {role for role in Role if f"{ROLE_URI}{role.value}" in proof.uris}
     if proof.authorization:
         known = _bearer(proof.authorization, tokens, now)
         if isinstance(known, str):
@@ -149,14 +150,10 @@ def admit(method: str, proof: Proof, tokens: TokenFile | None, now: datetime) ->
         return Refused("unknown", Refusal.UNKNOWN, "the call brings neither a certificate nor a token")
     caller = " and ".join(names)
     if not allowed(method, roles):
-        return Refused(caller, Refusal.LACKS_ROLE, f"this needs the role {_needed(method)}; {caller} {_has(roles)}")
+        needed = " or ".join(sorted(role.value for role in ROLES.get(method, ()))) or "of nobody"
+        has = ", ".join(sorted(role.value for role in roles)) or "none"
+        return Refused(caller, Refusal.LACKS_ROLE, f"this needs the role {needed}; {caller} has {has}")
     return Admitted(caller, frozenset(roles))
-
-
-def _roles_of(uris: Sequence[str]) -> set[Role]:
-    """Roles that this version does not know are left out: a later one may give them."""
-    known = {f"{ROLE_URI}{role.value}": role for role in Role}
-    return {known[uri] for uri in uris if uri in known}
 
 
 def _bearer(headers: Sequence[str], tokens: TokenFile | None, now: datetime) -> Admitted | str:
@@ -166,14 +163,6 @@ def _bearer(headers: Sequence[str], tokens: TokenFile | None, now: datetime) -> 
         return "the header that brings the token is not one `Bearer TOKEN`"
     found = tokens.find(headers[0][len(_SCHEME) :].strip(), now)
     return found if isinstance(found, str) else Admitted(f"{found.id} of {found.name}", found.roles)
-
-
-def _needed(method: str) -> str:
-    return " or ".join(sorted(role.value for role in ROLES.get(method, ()))) or "of nobody"
-
-
-def _has(roles: set[Role]) -> str:
-    return f"has {', '.join(sorted(role.value for role in roles))}" if roles else "has none"
 
 
 _CODES = {Refusal.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED, Refusal.LACKS_ROLE: grpc.StatusCode.PERMISSION_DENIED}

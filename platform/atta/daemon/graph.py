@@ -73,7 +73,11 @@ class OpenedData:
             disk = needs.plan_disk(dataset, parts[0], memory.bound, cache=config.cache_bytes, buffer=buffer)
             memory = replace(memory, cache=disk.cache)
         resident = memory.copies and len(parts) == 1
-        files = _watched(dataset, config.parts, copied=memory.copies)
+        own = tuple(f"{part_folder(part)}/" for part in parts)
+        # Once loaded, node tables are not read again, but edges are in part.
+        left_out = tuple(f"{folder}nodes/" for folder in own) if memory.copies else ()
+        names = [name for name in dataset.files if name.startswith(("shared/", *own)) and not name.startswith(left_out)]
+        files = WatchedFiles(dataset.path, MANIFEST, {name: dataset.files[name] for name in names})
         if config.verify:
             dataset = Dataset.open(config.data, parts=parts)
         if memory.pages and disk is None:
@@ -81,14 +85,6 @@ class OpenedData:
         addresses = groups_of(config.peers)
         peers = {owner: addresses[group] for owner, group in enumerate(groups) if group in addresses}
         return cls(dataset.joined(groups), groups.index(config.parts), peers, resident, memory, files, disk)
-
-
-def _watched(dataset: Dataset, parts: range, *, copied: bool) -> WatchedFiles:
-    """Files that a daemon goes on reading. Once loaded, node tables are not read again, but edges are in part."""
-    own = tuple(f"{part_folder(part)}/" for part in parts)
-    left_out = tuple(f"{folder}nodes/" for folder in own) if copied else ()
-    names = [name for name in dataset.files if name.startswith(("shared/", *own)) and not name.startswith(left_out)]
-    return WatchedFiles(dataset.path, MANIFEST, {name: dataset.files[name] for name in names})
 
 
 def _divided(config: DaemonConfig, need: needs.Needs) -> needs.MemoryPlan:

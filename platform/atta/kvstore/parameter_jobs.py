@@ -76,8 +76,10 @@ class ArrivalJob:
         if life < max(1, member.life) or (life == member.life and not member.counted):
             raise self._over(number, life)
         if life > member.life:
-            if not member.counted:
-                member.finished = max(member.finished, self._present_step())
+            if not member.counted:  # it goes on beside the slowest; if all leases are over, beside the fastest
+                counted = [one.finished for one in self._members if one.counted]
+                present = min(counted) if counted else max(one.finished for one in self._members)
+                member.finished = max(member.finished, present)
             member.life, member.counted, member.started = life, True, member.finished - 1
         member.until = now + self.spec.lease_s
         return member.finished
@@ -135,11 +137,6 @@ class ArrivalJob:
         for member in over:
             member.counted = False
         return bool(over)
-
-    def _present_step(self) -> int:
-        """Where a member goes on whose lease was over: beside the slowest; if all leases are over, beside the fastest."""
-        counted = [member.finished for member in self._members if member.counted]
-        return min(counted) if counted else max(member.finished for member in self._members)
 
     def _alive(self, number: int, life: int, now: float) -> _Member:
         self.expire(now)

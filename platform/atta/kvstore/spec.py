@@ -107,13 +107,8 @@ class Normal(Initialiser):
 _KINDS: dict[str, type[Initialiser]] = {kind.kind: kind for kind in (Zeros, Constant, Uniform, Normal)}
 
 
-def initialiser_to_dict(init: Initialiser) -> dict[str, Any]:
-    """A plain dict for JSON."""
-    return {"kind": init.kind, **asdict(init)}
-
-
 def initialiser_from_dict(value: object) -> Initialiser:
-    """Read what ``initialiser_to_dict`` wrote; raises ConfigError."""
+    """Read what ``MutableSpec.to_dict`` wrote; raises ConfigError."""
     if not isinstance(value, dict):
         raise ConfigError(f"init: {value!r} is not a description of an initialiser")
     fields = {str(key): v for key, v in value.items()}
@@ -293,8 +288,13 @@ class MutableSpec:
         if isinstance(self.row_shape, tuple):
             object.__setattr__(self, "row_shape", tuple(map(_plain, self.row_shape)))
         self._check_sizes()
-        self._check_lease()
-        self._check_policy()
+        if self.lease_s is not None and (type(self.lease_s) not in (int, float) or not 0 < self.lease_s <= MAX_LEASE_S):
+            raise ConfigError(f"table {self.name}: lease_s {self.lease_s!r} must be seconds, at most {MAX_LEASE_S:g}")
+        kind, colon, name = self.policy.partition(":") if isinstance(self.policy, str) else ("", "", "")
+        if self.policy != "range" and not (kind in ("nodes", "edges") and colon and name):
+            raise ConfigError(f"table {self.name}: policy {self.policy!r} is not one of range, nodes:TYPE, edges:TYPE")
+        if kind != "range" and self.max_rows is not None and self.max_rows != self.rows:
+            raise ConfigError(f"table {self.name}: with policy {self.policy} it has one row each and cannot grow")
         if not isinstance(self.versioned, bool):
             raise ConfigError(f"table {self.name}: versioned {self.versioned!r} is neither true nor false")
         if self.optimiser is not None and self.dtype != "<f4":
@@ -322,18 +322,6 @@ class MutableSpec:
         if self.row_bytes > MAX_ROW_BYTES:
             raise ConfigError(f"table {self.name}: rows of {self.row_bytes} bytes; at most {MAX_ROW_BYTES}")
 
-    def _check_lease(self) -> None:
-        lease_s = self.lease_s
-        if lease_s is not None and (type(lease_s) not in (int, float) or not 0 < lease_s <= MAX_LEASE_S):
-            raise ConfigError(f"table {self.name}: lease_s {lease_s!r} must be seconds, at most {MAX_LEASE_S:g}")
-
-    def _check_policy(self) -> None:
-        kind, colon, name = self.policy.partition(":") if isinstance(self.policy, str) else ("", "", "")
-        if self.policy != "range" and not (kind in ("nodes", "edges") and colon and name):
-            raise ConfigError(f"table {self.name}: policy {self.policy!r} is not one of range, nodes:TYPE, edges:TYPE")
-        if kind != "range" and self.max_rows is not None and self.max_rows != self.rows:
-            raise ConfigError(f"table {self.name}: with policy {self.policy} it has one row each and cannot grow")
-
     @property
     def row_bytes(self) -> int:
         """Bytes of one row's values."""
@@ -357,7 +345,7 @@ class MutableSpec:
             "optimiser": None
             if self.optimiser is None
             else asdict(self.optimiser) | {"betas": list(self.optimiser.betas)},
-            "init": initialiser_to_dict(self.init),
+            "init": {"kind": self.init.kind, **asdict(self.init)},
         }
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,15 @@ def added(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> n
     found[: len(a)] += a
     found[: len(b)] += b
     return found
+
+
+def summed_counters(counters: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of counters by their names."""
+    total: dict[str, float] = {}
+    for of_one in counters:
+        for name, value in of_one.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
 
 
 ID_BYTES = 4.0
@@ -195,7 +204,8 @@ def profile_of(
     """The profile that explains all ``runs``. The first run's batches are those of the profile; ``measured``: notes for
     people. ``alone``: the first run again with one consumer at a time. ``overheads``: if they are known; else those
     that explain the runs. ``cores``: of the machine that was measured; None: this one. ``how``: of all runs."""
-    main, all_runs = runs[0], _sum_of(runs)
+    # Different sizes of tasks tell fixed costs from costs per unit.
+    main, all_runs = runs[0], Measurements(totals=summed_counters(run.totals for run in runs))
     batches = max(1, main.batches)
     local_costs = {kind: _cost(all_runs, kind, main) for kind in LOCAL_KINDS}
     per_unit = {kind: local_costs[kind].us_per_unit for kind in REMOTE_KINDS}
@@ -280,15 +290,6 @@ def _repeats(ranks: Sequence[Measurements]) -> tuple[float, ...]:
     for counts in (counts for seen in ranks for counts in seen.wanted.values()):
         found += np.bincount(np.minimum(counts[counts > 0], batches) - 1, minlength=batches)
     return tuple(map(float, found / len(ranks)))
-
-
-def _sum_of(runs: Sequence[Measurements]) -> Measurements:
-    """Sum of the counters of all runs. Different sizes of tasks tell fixed costs from costs per unit."""
-    whole = Measurements()
-    for run in runs:
-        for name, value in run.totals.items():
-            whole.totals[name] = whole.totals.get(name, 0.0) + value
-    return whole
 
 
 def _cost(seen: Measurements, kind: str, main: Measurements) -> Linear:

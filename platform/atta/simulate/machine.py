@@ -204,7 +204,10 @@ class Machine:
             for share in owners:
                 units = remote.asked * (share.feature_bytes if task.kind is Kind.FEATURE else share.degree)
                 self.rows += remote.asked * share.rows if task.kind is Kind.FEATURE else 0.0
-                self._ask_owner(self.peers[share.owner], _OwnersPart(remote, units))
+                self.requests += remote.stands_for
+                owner, nbytes, part = self.peers[share.owner], units * price.request_bytes, _OwnersPart(remote, units)
+                # A request is only a few packets.
+                self._switch.send(self.port, owner.port, nbytes, owner.serve, self, part, urgent=True)
 
     def _leave_out(self, remote: _RemoteTask) -> None:
         """Do not ask for rows that are in the cache, or that tasks of other batches bring."""
@@ -222,12 +225,6 @@ class Machine:
             for other in others:
                 other.later.append(remote)
         self._pulls[remote] = None
-
-    def _ask_owner(self, owner: Machine, part: _OwnersPart) -> None:
-        self.requests += part.of.stands_for
-        nbytes = part.units * part.of.price.request_bytes
-        # A request is only a few packets.
-        self._switch.send(self.port, owner.port, nbytes, owner.serve, self, part, urgent=True)
 
     def serve(self, other: Machine, part: _OwnersPart) -> None:
         """A request of another machine has arrived."""
@@ -308,14 +305,10 @@ class Machine:
         each other."""
         self._train_ms = max(LEAST_TRAIN_MS, 1e3 * (self._clock.now - self._started))
         self._training = False
-        self._go_on()
-        self._take_next()
-
-    def _go_on(self) -> None:
-        """Open the next session when the daemon has begun the last batch of the present one, as loaders do
-        (``DagLoader.epochs``). Close a session that has ended."""
+        # The next session is opened when the daemon has begun the last batch of this one, as by ``DagLoader.epochs``.
         number = (self._consumed - 1) // self._scenario.session_batches
         if self._opened == number + 1 < self._scenario.epochs and not self._scheduler.unlaunched(f"s{number}"):
             self._open()
         if self._consumed % self._scenario.session_batches == 0 and not self.finished:
             self._send(events.SessionClosed(f"s{number}"))
+        self._take_next()

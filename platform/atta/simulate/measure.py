@@ -45,6 +45,7 @@ from atta.simulate.fitting import (
     added,
     merged,
     profile_of,
+    summed_counters,
 )
 from atta.simulate.profile import Profile
 from atta.simulate.reach import expanded_by_hop, together
@@ -108,7 +109,8 @@ def measure(
             by_rank = _of_loaders(run, described, split, loader)
             loaders = [NeighborLoader(cluster, **{**of_loader, "edge_ids": True}) for of_loader in by_rank]
             target = cluster.cluster_file if isinstance(cluster, LocalCluster) else source
-            warm_up = _warm_up(run, len(loaders[0]))
+            of_epoch = min(len(loaders[0]), run.most or len(loaders[0]))
+            warm_up = 1 if run.size is None else -(-WARM_UP_BATCHES // of_epoch)  # in epochs
             with Consumers(str(target), by_rank, start) as consumers:
                 found = _measured(cluster, consumers, run, warm_up)
             found.totals["late_rows"] = found.totals.get("cached_rows", 0.0) if window else 0.0
@@ -179,17 +181,12 @@ def _of_loaders(
     return [{**about, "rank": rank, "world_size": ranks, "job": "measure"} for rank in range(ranks)]
 
 
-def _warm_up(run: _MeasuredRun, batches: int) -> int:
-    """Number of epochs, of so many batches, before those that are measured."""
-    return 1 if run.size is None else -(-WARM_UP_BATCHES // min(batches, run.most or batches))
-
-
 def _measured(cluster: Cluster, consumers: Consumers, run: _MeasuredRun, warm_up: int) -> Measurements:
     """What batches cost after ``warm_up`` epochs."""
     consumers.take(warm_up, run.most, alone=run.alone)
-    before = _totals(cluster)
+    before = summed_counters(cluster.stats())
     taken = consumers.take(run.epochs, run.most, alone=run.alone)
-    after = _totals(cluster)
+    after = summed_counters(cluster.stats())
     totals = {name: value - before.get(name, 0.0) for name, value in after.items()}
     found = Measurements(batches=taken.batches, totals=totals, cpu_s=taken.cpu_s)
     if found.of("seed", "cpu", "n") == 0:
@@ -223,7 +220,10 @@ def _count(seen: Measurements, batch: MiniBatch, dataset: Dataset | None, rank: 
             internal = dataset.to_internal(node_type, batch.n_id(node_type))
             owners = dataset.book.owner(node_type, internal)
             if batch.batch_size == size and len(seen.sizes) < MOST_REPEATS:
-                _count_remote(seen, node_type, internal[owners != rank], dataset.schema.node_counts[node_type])
+                remote, known = internal[owners != rank], dataset.schema.node_counts[node_type]
+                step = -(-known // MOST_COUNTED)  # if there are many, every n-th vertex stands for the others
+                counts = seen.wanted.setdefault(node_type, np.zeros(-(-known // step), dtype=np.int32))
+                counts[remote[remote % step == 0] // step] += 1
             seen.owners = added(seen.owners, np.bincount(owners, minlength=dataset.num_parts))
             mine = mine_of[node_type] = (owners == rank).astype(np.float64)
             ends = np.cumsum(steps).astype(np.int64)
@@ -242,18 +242,3 @@ def _count(seen: Measurements, batch: MiniBatch, dataset: Dataset | None, rank: 
         seen.nbytes += 8.0 * batch.num_nodes + 24.0 * batch.num_edges  # n_id; row, col and edge id
     if batch.batch_size == size:
         seen.sizes.append(float(batch.num_nodes))
-
-
-def _count_remote(seen: Measurements, node_type: str, vertices: np.ndarray, known: int) -> None:
-    """Count a batch's remote vertices (internal ids). If there are many, every n-th one stands for the others."""
-    step = -(-known // MOST_COUNTED)
-    counts = seen.wanted.setdefault(node_type, np.zeros(-(-known // step), dtype=np.int32))
-    counts[vertices[vertices % step == 0] // step] += 1
-
-
-def _totals(cluster: Cluster) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for counters in cluster.stats():
-        for name, value in counters.items():
-            total[name] = total.get(name, 0.0) + value
-    return total

@@ -205,20 +205,18 @@ class Switch:
         if source.urgent:
             self._begin(source, *source.urgent.popleft())
         else:
-            self._begin_turn(source, source.turns.popleft())
+            target = source.turns.popleft()
+            line = source.lines[target]
+            left, then = line.popleft()
+            nbytes = min(left, PIECE_BYTES)
+            if left > nbytes:
+                line.appendleft((left - nbytes, then))
+            if line:
+                source.turns.append(target)
+            self._begin(source, target, nbytes, then if left == nbytes else ())
         source.sending = bool(source.urgent or source.turns)
         if source.sending:
             self._clock.at(source.up_free, self._next, source)
-
-    def _begin_turn(self, source: Port, target: Port) -> None:
-        line = source.lines[target]
-        left, then = line.popleft()
-        nbytes = min(left, PIECE_BYTES)
-        if left > nbytes:
-            line.appendleft((left - nbytes, then))
-        if line:
-            source.turns.append(target)
-        self._begin(source, target, nbytes, then if left == nbytes else ())
 
     def _begin(self, source: Port, target: Port, nbytes: float, then: tuple[Any, ...]) -> None:
         """Pass a piece. ``then`` is empty if more of the message follows."""

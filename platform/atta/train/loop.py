@@ -184,7 +184,8 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def evaluated(self, report: EpochReport) -> EpochReport:
         """The report with figures of validation and test; every rank calls this."""
         start = time.perf_counter()
-        metrics = self._metrics()
+        found = {split: self.objective.metrics(tally) for split, tally in self.tallies().items()}
+        metrics = {f"{split}_{name}": value for split, of_split in found.items() for name, value in of_split.items()}
         seconds = self._max(time.perf_counter() - start)
         return replace(report, eval_seconds=seconds, eval_bytes=self.eval_bytes).evaluated(metrics)
 
@@ -220,11 +221,6 @@ class EpochLoop(abc.ABC, Generic[Settings]):
     def tallies(self) -> Mapping[str, Sequence[float]]:
         """``Objective.tally`` of each of ``splits``, added up over all ranks; each vertex is predicted once."""
 
-    def _metrics(self) -> dict[str, float]:
-        """Figures of validation and test by name: ``val_accuracy``."""
-        found = {split: self.objective.metrics(tally) for split, tally in self.tallies().items()}
-        return {f"{split}_{name}": value for split, metrics in found.items() for name, value in metrics.items()}
-
     def _restore(self) -> list[EpochReport]:
         folder = self.config.checkpoint
         epochs = self._resumed(folder) if folder is not None and self.config.resume else []
@@ -252,20 +248,17 @@ class EpochLoop(abc.ABC, Generic[Settings]):
         if folder is None:
             return
         if self.rank == 0:
-            self._save_best(folder, epochs, last=last)
+            # The model of the last epoch is written if none is better. Where nothing tells, that of the run's last epoch is
+            # written if it has embeddings, of which checkpoints have each rank's share only.
+            best = best_epoch(epochs, self.watched)
+            found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
+            if best is epochs[-1] or found:
+                save_best(folder, self.config, self.model, epochs[-1], embeddings=found, schema=self.cluster.schema)
+                self._best_is_own = True
         due, self.due = self.due, False
         if done % self.config.checkpoint_every and not last and not due:
             return
         self._save_at(folder, RunPlace(done), self.rank_state() if self.keeps_state else None)
-
-    def _save_best(self, folder: str, epochs: Sequence[EpochReport], *, last: bool) -> None:
-        """Write the model of the last of ``epochs`` if none is better. Where nothing tells, that of the run's last
-        epoch is written if it has embeddings, of which checkpoints have each rank's share only."""
-        best = best_epoch(epochs, self.watched)
-        found = self.embedding_weights() if best is epochs[-1] or (best is None and last) else None
-        if best is epochs[-1] or found:
-            save_best(folder, self.config, self.model, epochs[-1], embeddings=found, schema=self.cluster.schema)
-            self._best_is_own = True
 
     def save_within(self, place: RunPlace, begun: dict[str, Any]) -> None:
         """Write a checkpoint in mid-epoch, one cut through all ranks; every rank calls this at the same place. ``begun``: what

@@ -108,7 +108,14 @@ def _parse(path: str | Path, content: Mapping[str, Any]) -> dict[int, Addresses]
         if not isinstance(address, str):
             raise _incomplete(path)
         _add(path, found, parts, check_address(address))
-    return _by_partition(path, found)
+    named: dict[int, Addresses] = {
+        part: replicas if len(replicas) > 1 else replicas[0] for parts, replicas in found.items() for part in parts
+    }
+    if sorted(named) != list(range(len(named))):
+        raise ConfigError(f"{path}: partitions {sorted(named)} are named; they must run from 0 without gaps")
+    with blaming(ConfigError, path, of=ConfigError):
+        groups_of(named)
+    return named
 
 
 def _add(path: str | Path, found: dict[range, tuple[str, ...]], parts: range, address: str) -> None:
@@ -122,17 +129,6 @@ def _add(path: str | Path, found: dict[range, tuple[str, ...]], parts: range, ad
     if address in found.get(parts, ()):
         raise ConfigError(f"{path}: partition {parts_text(parts)} is named twice at {address}")
     found[parts] = (*found.get(parts, ()), address)
-
-
-def _by_partition(path: str | Path, found: Mapping[range, tuple[str, ...]]) -> dict[int, Addresses]:
-    named: dict[int, Addresses] = {
-        part: replicas if len(replicas) > 1 else replicas[0] for parts, replicas in found.items() for part in parts
-    }
-    if sorted(named) != list(range(len(named))):
-        raise ConfigError(f"{path}: partitions {sorted(named)} are named; they must run from 0 without gaps")
-    with blaming(ConfigError, path, of=ConfigError):
-        groups_of(named)
-    return named
 
 
 def _parts_of(path: str | Path, entry: Mapping[str, Any]) -> range:

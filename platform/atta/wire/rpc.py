@@ -358,18 +358,15 @@ def _broke_off(code: grpc.StatusCode, details: str) -> bool:
 
 def _failed(peer: str, code: grpc.StatusCode, details: str) -> errors.AttaError:
     if details.startswith(FILE_CHANGED):
-        return _changed(peer, details.removeprefix(FILE_CHANGED))
+        # The path is one of the machine of the daemon that reads it, so that daemon is named, too.
+        path, _, cause = details.removeprefix(FILE_CHANGED).partition(": ")
+        named = cause if "(the daemon at " in cause else f"{cause} (the daemon at {peer})"
+        return errors.ChangedFileError(path, named)
     if details.startswith(PEER_LOST):
         return errors.PeerLostError(peer, details)
     if details.startswith(PEER_ENDED):
         return errors.DaemonEndedError(*details.removeprefix(PEER_ENDED).split(": ", 1))
     return errors.RemoteError(peer, details or str(code))
-
-
-def _changed(peer: str, details: str) -> errors.ChangedFileError:
-    """Its path is one of the machine of the daemon that reads it, so that daemon is named, too."""
-    path, _, cause = details.partition(": ")
-    return errors.ChangedFileError(path, cause if "(the daemon at " in cause else f"{cause} (the daemon at {peer})")
 
 
 def _unreached(peer: str, details: str) -> errors.RemoteError:

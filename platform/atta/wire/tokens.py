@@ -84,11 +84,6 @@ def allowed(method: str, roles: Collection[Role]) -> bool:
     return not ROLES.get(method, frozenset()).isdisjoint(roles)
 
 
-def is_operators(method: str) -> bool:
-    """Whether ``method`` is for operators alone, so that every call of it is worth a line in the log."""
-    return ROLES.get(method) == frozenset({Role.OPERATOR})
-
-
 def parse_roles(names: Iterable[object]) -> frozenset[Role]:
     """The roles with these names. Raises UnknownNameError: there is no such role."""
     known = {role.value: role for role in Role}
@@ -154,10 +149,6 @@ class TokenFile:
         if entry is None or not same:
             return "the token is unknown"
         return f"the token {entry.id} of {entry.name} has expired" if now >= entry.expires else entry
-
-    def with_entry(self, entry: TokenEntry) -> TokenFile:
-        """The file with one more entry."""
-        return TokenFile.of([*self.entries.values(), entry])
 
     def without(self, token_id: str) -> TokenFile:
         """The file without the entry ``token_id``; raises UnknownNameError where there is none."""

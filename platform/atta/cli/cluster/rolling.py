@@ -210,13 +210,11 @@ class Roll:
                 about = (before.part, before.address, before.version, after.version, restart.after)
                 return Rolled(*about, spent[Phase.LEAVING], spent[Phase.STARTING], spent[Phase.JOINING])
             if now - began > self._timeout_s:
-                raise AttaError(self._late(name, restart.phase))
+                rest = len(self._order) - len(self.rolled) - 1
+                others = f"the other {rest} daemons were not touched" if rest else "all others are done"
+                late = f"still {restart.phase.value} after {self._timeout_s:g} s (--timeout)"
+                raise AttaError(f"{name}: {late}; {others}")
             self._sleep(LOOK_S)
-
-    def _late(self, name: str, phase: Phase) -> str:
-        rest = len(self._order) - len(self.rolled) - 1
-        others = f"the other {rest} daemons were not touched" if rest else "all others are done"
-        return f"{name}: still {phase.value} after {self._timeout_s:g} s (--timeout); {others}"
 
 
 def _one(seen: list[Seen], address: str) -> Seen:

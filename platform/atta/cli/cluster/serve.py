@@ -56,7 +56,8 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
 
     Example: atta serve --data products-2p --part 0 --listen 127.0.0.1:7070 --peers cluster.toml
     """
-    _let_grpc_log()
+    if atta.OWN_VERBOSITY and not sys.stderr.isatty():  # unless the caller has said what it wants
+        os.environ["GRPC_VERBOSITY"] = "ERROR"  # gRPC writes of connections that TLS refuses where a log is kept
     import structlog
 
     from atta.daemon.daemon import serve as run
@@ -113,13 +114,6 @@ def _who_listens(config: DaemonConfig) -> str:
         return "another program, or by a daemon with other certificates: end it"
     served = f"partition {parts_text(found.parts)} of dataset {found.dataset_id}"
     return f"an Atta daemon, which serves {served}: stop it (process {found.pid})"
-
-
-def _let_grpc_log() -> None:
-    """Let gRPC write of connections that TLS refuses where a log is kept. Not on a terminal, or if the caller has said
-    what it wants."""
-    if atta.OWN_VERBOSITY and not sys.stderr.isatty():
-        os.environ["GRPC_VERBOSITY"] = "ERROR"
 
 
 def _check_stdin() -> None:

@@ -13,25 +13,18 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from atta import errors
 from atta.cli.options import command
 from atta.cli.output import DURATION, cluster_option, duration, echo, json_option, printer, size, write_json
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator, check_together, down
 from atta.client.watch import DaemonRates, Watch
-from atta.errors import (
-    AttaError,
-    NotAllowedError,
-    ProtocolError,
-    SamplingContractError,
-    UnavailableError,
-    WrongDatasetError,
-)
 from atta.wire.clusterfile import credentials_for, resolve_target
 
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
 LOOK_AGAIN_S = 0.5
-_DIFFERS = WrongDatasetError, SamplingContractError, ProtocolError
+_DIFFERS = errors.WrongDatasetError, errors.SamplingContractError, errors.ProtocolError
 """Errors about a daemon that answers, but serves something else than the others."""
 
 
@@ -51,7 +44,7 @@ def status(target: str, interval: float, wait: float, everything: bool, json_fil
     addresses, credentials = resolve_target(target), credentials_for(target)
     describe = partial(ask_all, addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials)
     until, answers = time.monotonic() + wait, describe()
-    while any(isinstance(answer.error, UnavailableError) for answer in answers) and time.monotonic() < until:
+    while any(isinstance(answer.error, errors.UnavailableError) for answer in answers) and time.monotonic() < until:
         time.sleep(LOOK_AGAIN_S)
         answers = describe()
     known = check_together(answers)
@@ -75,7 +68,7 @@ def _as_of_now(answer: DaemonAnswer[Description], daemon: DaemonRates) -> Daemon
     """``answer``, but an error for a daemon that has described itself and then gave no figures."""
     if answer.error is not None or not daemon.sample.error:
         return answer
-    return dataclasses.replace(answer, error=AttaError(daemon.sample.error))
+    return dataclasses.replace(answer, error=errors.AttaError(daemon.sample.error))
 
 
 def _document(
@@ -121,7 +114,7 @@ def _state(answer: DaemonAnswer[Description]) -> Text:
 
     if answer.error is not None:
         broken = answer.value is not None and answer.value.broken
-        answers = broken or isinstance(answer.error, NotAllowedError)
+        answers = broken or isinstance(answer.error, errors.NotAllowedError)
         word = "differs: " if isinstance(answer.error, _DIFFERS) else "" if answers else "down: "
         return Text(f"{word}{answer.reason}", style="bold red")
     files = "" if answer.value is None else answer.value.files

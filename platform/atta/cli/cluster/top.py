@@ -26,11 +26,6 @@ def _lane(counters: Mapping[str, float], lane: str) -> str:
     return f"{ready:.0f} + {running:.0f}"
 
 
-def _ratio(predicted: float | None, stale: float | None) -> str:
-    # How far predicted rows are from fresh ones, beside stale rows.
-    return UNKNOWN if predicted is None or not stale else f"{predicted / stale:.2f}"
-
-
 def number(value: float | None, unit: str = "") -> str:
     """A figure, with a decimal where it is small."""
     if value is None:
@@ -82,6 +77,10 @@ def session_figures(session: SessionRates) -> dict[str, str]:
 
 def job_figures(job: JobFigures) -> dict[str, str]:
     """What is shown of the rows between a job's trainers, by heading; the name of the job comes first."""
+    predicted, stale = (
+        job.predicted_error,
+        job.stale_error,
+    )  # how far predicted rows are from fresh ones, and stale rows
     return {
         "job": f"{job.job} {_TRAVELLING.get(job.direction, job.direction)}",
         "epoch": str(job.epoch),
@@ -93,7 +92,7 @@ def job_figures(job: JobFigures) -> dict[str, str]:
         "max": number(job.age_max),
         "broadcasts": str(job.broadcasts),
         "skipped": str(job.skipped),
-        "error": _ratio(job.predicted_error, job.stale_error),
+        "error": UNKNOWN if predicted is None or not stale else f"{predicted / stale:.2f}",
     }
 
 

@@ -14,28 +14,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from atta.cli import output
 from atta.cli.figures import COLOURS, figure, hand_out
 from atta.cli.options import NameOf, command, config_option, plugin_option
-from atta.cli.output import (
-    DURATION,
-    INTS,
-    NAMES,
-    RATE,
-    SIZE,
-    duration,
-    echo,
-    json_option,
-    overwrite_option,
-    plot_option,
-    printer,
-    quiet_option,
-    refuse_given,
-    say,
-    teller,
-    work_progress,
-    write_json,
-)
-from atta.cli.output import size as size_text
 from atta.cli.strategy import plan_strategy
 from atta.errors import ConfigError
 from atta.observe.lastwords import counted
@@ -79,7 +60,7 @@ _GROUPS = {
 @click.option("--seed", type=int, default=0, help="Seed of the method.")
 @click.option(
     "--balance",
-    type=NAMES,
+    type=output.NAMES,
     metavar="NAMES",
     show_default="nodes,edges,train",
     help="What to divide equally: nodes, edges, types, splits.",
@@ -93,15 +74,17 @@ _GROUPS = {
 @click.option(
     "--compare",
     "methods",
-    type=NAMES,
+    type=output.NAMES,
     default=(),
     help="Compare several methods instead of one; each writes DST/METHOD.",
 )
-@click.option("--num-neighbors", type=INTS, default=(), help="With --compare: what batches with these fan-outs need.")
-@plot_option("With --compare: draw the figures.")
-@overwrite_option
-@json_option
-@quiet_option
+@click.option(
+    "--num-neighbors", type=output.INTS, default=(), help="With --compare: what batches with these fan-outs need."
+)
+@output.plot_option("With --compare: draw the figures.")
+@output.overwrite_option
+@output.json_option
+@output.quiet_option
 def partition(
     src: str,
     dst: str,
@@ -126,12 +109,12 @@ def partition(
     if methods:
         if options or fallback:
             raise ConfigError("--compare: goes without options of --method and --fallback, which belong to one method")
-        entries = compare(src, dst, methods, num_neighbors=num_neighbors, say=teller(quiet), **given)
+        entries = compare(src, dst, methods, num_neighbors=num_neighbors, say=output.teller(quiet), **given)
         hand_out(_Comparison(given["parts"], num_neighbors, entries), json_file, plot, quiet=quiet)
         return
     if num_neighbors or plot or json_file:
         raise ConfigError("--num-neighbors, --plot and --json go with --compare; `atta inspect` describes a dataset")
-    with work_progress(quiet) as progress:
+    with output.work_progress(quiet) as progress:
         given |= {"options": options, "progress": progress}
         if engine == "ray":
             from atta.train.launching.on_ray.partitioning import partition as partition_on_ray
@@ -141,10 +124,12 @@ def partition(
             made = partition_graph(src, dst, method=method, fallback=fallback, room=room, **given)
             if failed := made.get("failed"):
                 method = made["method"]
-                echo(f"note: {failed}; {method} took its place", err=True)
+                output.echo(f"note: {failed}; {method} took its place", err=True)
     for line in made["missed"]:
-        echo(f"note: {line}", err=True)
-    say(quiet, f"{dst}: {counted(given['parts'], 'partition')} by {method}; look at it with `atta inspect {dst}`")
+        output.echo(f"note: {line}", err=True)
+    output.say(
+        quiet, f"{dst}: {counted(given['parts'], 'partition')} by {method}; look at it with `atta inspect {dst}`"
+    )
 
 
 def compare(
@@ -235,7 +220,7 @@ class _Comparison:
             figures = [f"{e['seconds']:.1f}", f"{e['edge_cut']:.2%}", f"{e['halo_ratio']:.3f}"]
             figures += [f"{e['balance'][n]:.3f}" for n in names]
             if remote:
-                figures += [f"{e['remote_rows']:,.0f}", f"{e['contested_rows']:,.0f}", size_text(e["remote_bytes"])]
+                figures += [f"{e['remote_rows']:,.0f}", f"{e['contested_rows']:,.0f}", output.size(e["remote_bytes"])]
             table.add_row(e["method"], *figures)
         return table
 
@@ -250,22 +235,22 @@ def _strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--model": {"type": click.Choice(MODELS), "default": "sage", "help": "Model to train."},
         "--layers": {"type": _COUNT, "default": 3, "help": "Layers of the model."},
         "--hidden": {"type": _COUNT, "default": 256, "help": "Width of hidden layers."},
-        "--link": {"type": RATE, "help": "What one server's link carries, such as 1gbit."},
-        "--memory": {"type": SIZE, "show_default": here, "help": "Memory per trainer."},
+        "--link": {"type": output.RATE, "help": "What one server's link carries, such as 1gbit."},
+        "--memory": {"type": output.SIZE, "show_default": here, "help": "Memory per trainer."},
         "--num-neighbors": {
-            "type": INTS, "show_default": "15,10,5; or 10 per layer", "help": "Fan-outs of mini-batches.",
+            "type": output.INTS, "show_default": "15,10,5; or 10 per layer", "help": "Fan-outs of mini-batches.",
         },
         "--batch-size": {"type": _COUNT, "default": 1024, "help": "Seeds per trainer and mini-batch."},
         "--aggregate": {
             "type": click.Choice(["auto", "on", "off"]), "default": "auto", "help": "As in atta train.",
         },
         "--eas": {
-            "type": INTS, "multiple": True, "metavar": "MAX_HOP,FANOUT", "show_default": "1,5 1,15 2,15 3,25",
+            "type": output.INTS, "multiple": True, "metavar": "MAX_HOP,FANOUT", "show_default": "1,5 1,15 2,15 3,25",
             "help": "Expansion-aware sampling to consider; may be given several times.",
         },
-        "--co-batches": {"type": INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to consider."},
-        "--daemon-memory": {"type": SIZE, "help": "Of each daemon (`atta serve --memory SIZE`): the rest is on the disk."},
-        "--probe": {"type": DURATION, "default": 10.0, "help": "How long to measure this machine."},
+        "--co-batches": {"type": output.INTS, "default": "2,4,8,16", "help": "Numbers of co-batches to consider."},
+        "--daemon-memory": {"type": output.SIZE, "help": "Of each daemon (`atta serve --memory SIZE`): the rest is on the disk."},
+        "--probe": {"type": output.DURATION, "default": 10.0, "help": "How long to measure this machine."},
     }  # fmt: skip
     for name, given in reversed(choices.items()):
         command = click.option(name, **given)(command)
@@ -299,8 +284,8 @@ _PLAN_GROUPS = {
 @click.option("--halo-ratio", type=click.FloatRange(0), default=1.5, help="HALO vertices per vertex.")
 @click.option("--parts", type=click.IntRange(1), default=4, help="Partitions.")
 @_strategy_options
-@json_option
-@quiet_option
+@output.json_option
+@output.quiet_option
 def plan_(
     nodes: int | None,
     edges: int | None,
@@ -318,11 +303,11 @@ def plan_(
     With --strategy auto the command counts sizes in the dataset --data, measures this machine for about --probe
     seconds, and ranks training strategies by predicted seconds per epoch."""
     if strategy is not None:
-        refuse_given(_OF_PARTITIONING, "goes without --strategy auto, which counts what is in --data")
+        output.refuse_given(_OF_PARTITIONING, "goes without --strategy auto, which counts what is in --data")
         plan_strategy(data, json_file=json_file, quiet=quiet, **options)
         return
     sizes = {name: options.pop(name) for name in ("row_bytes", "edge_bytes", "halo_ratio")}
-    refuse_given({"data", *options}, "goes with --strategy auto")
+    output.refuse_given({"data", *options}, "goes with --strategy auto")
     if nodes is None or edges is None:
         raise click.UsageError(f"Missing option '--{'nodes' if nodes is None else 'edges'}'.")
     size = GraphSize(nodes, edges, symmetric=not directed, **sizes)
@@ -337,18 +322,18 @@ def plan_(
         "machine_memory": here,
         "methods": [asdict(e) | {"fits": e.memory <= here} for e in found],
     }
-    write_json(json_file, report)
+    output.write_json(json_file, report)
     if not quiet and json_file != "-":
         _print_plan(size, found, parts, here)
 
 
 def _print_plan(size: GraphSize, found: list[Estimate], parts: int, here: int) -> None:
-    console = printer()
-    console.print(f"on disk: graph folder {size_text(size.folder_bytes)}, dataset {size_text(size.dataset_bytes)}")
-    console.print(f"in memory of each of {parts} daemons: about {size_text(size.dataset_bytes / parts)}")
+    console = output.printer()
+    console.print(f"on disk: graph folder {output.size(size.folder_bytes)}, dataset {output.size(size.dataset_bytes)}")
+    console.print(f"in memory of each of {parts} daemons: about {output.size(size.dataset_bytes / parts)}")
     table = Table("method", "peak memory", "fits here", "time", title="Partitioning, estimated")
     for e in found:
-        table.add_row(e.method, size_text(e.memory), "yes" if e.memory <= here else "no", duration(e.seconds))
+        table.add_row(e.method, output.size(e.memory), "yes" if e.memory <= here else "no", output.duration(e.seconds))
     console.print(table)
 
 

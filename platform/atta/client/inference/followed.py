@@ -19,7 +19,7 @@ import numpy.typing as npt
 from atta.client.cluster import Cluster
 from atta.client.inference.stages import Rows
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError, ConfigError, StaleRowError
+from atta.errors import AttaError, ConfigError, StaleRowError, blaming
 from atta.kvstore.spec import MutableSpec
 from atta.protos.v1 import update_pb2
 from atta.samplers.batch.items import EDGES
@@ -254,17 +254,14 @@ class FollowedTables:
         for _ in range(_TRIES):
             state = self.state()
             wanted = state.version if version is None else version
-            self._check(state, wanted)
+            if not state.done:
+                raise StaleRowError(f"table {self.name}: has no rows yet, its follower is at the first pass")
+            if wanted != state.version and (wanted != state.before or state.begun != state.done):
+                raise StaleRowError(f"table {self.name}: has version {state.version}, not {wanted}")
             values = self.both(rows, at, wanted)[1]
             if state.undisturbed(wanted, self.state()):
                 return values, wanted
         raise StaleRowError(f"table {self.name}: versions come faster than rows can be read")
-
-    def _check(self, state: FollowedState, wanted: int) -> None:
-        if not state.done:
-            raise StaleRowError(f"table {self.name}: has no rows yet, its follower is at the first pass")
-        if wanted != state.version and (wanted != state.before or state.begun != state.done):
-            raise StaleRowError(f"table {self.name}: has version {state.version}, not {wanted}")
 
     def both(self, rows: Rows, at: npt.NDArray[np.int64], version: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The newest rows [n, ...] by rows of the table, and those of ``version``, unless a version is begun meanwhile. These are
@@ -311,10 +308,8 @@ class FollowedTables:
         return self._open[name]
 
     def _created(self, spec: MutableSpec) -> None:
-        try:
+        with blaming(ConfigError, f"--table {self.name}", of=ConfigError):
             self._open[spec.name] = self._cluster.tables.create(spec)
-        except ConfigError as error:
-            raise ConfigError(f"--table {self.name}: {error}") from None
 
 
 _FIELDS = tuple(asdict(FollowedState()))

@@ -19,7 +19,7 @@ from atta.client.loaders.minibatch import MiniBatch
 from atta.client.loaders.neighbor import NeighborLoader, in_edges
 from atta.client.loaders.seeds import InputNodes
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError, ConfigError, UnknownNameError
+from atta.errors import AttaError, ConfigError, UnknownNameError, blaming
 from atta.kvstore.spec import MAX_LEASE_S, MutableSpec
 from atta.partition.graph.strings import NAME
 from atta.partition.names import split_edge_type
@@ -49,12 +49,9 @@ class InferenceTables:
         has gone."""
         name = self._name(rows.name)
         if name not in self._open:
-            try:
+            gone = "rows between layers have gone: another process of this prediction has ended it"
+            with blaming(AttaError, gone, of=UnknownNameError):
                 self._open[name] = self._cluster.tables.open(name)
-            except UnknownNameError as error:
-                raise AttaError(
-                    f"rows between layers have gone: another process of this prediction has ended it: {error}"
-                ) from None
         return self._open[name]
 
     def take(self, rows: Rows, table: Any) -> None:
@@ -118,10 +115,8 @@ class InferenceTables:
 
     def _opened(self, spec: MutableSpec) -> RemoteTable:
         if spec.name not in self._open:
-            try:
+            with blaming(ConfigError, "rows between layers", of=ConfigError):
                 self._open[spec.name] = self._cluster.tables.create(spec)
-            except ConfigError as error:
-                raise ConfigError(f"rows between layers: {error}") from None
         return self._open[spec.name]
 
 

@@ -103,10 +103,9 @@ class Inference:
     def rows(self, ids: Ids) -> tuple[Ids, npt.NDArray[Any], int]:
         """The last stage for vertices ``ids`` [n], each once: the same ids in another order, what is written of each
         [n, ...], and the oldest version of the dataset's tables that was read."""
-        stage, found = replace(self._task.stages[-1], nodes=ids), []
+        stage = replace(self._task.stages[-1], nodes=ids)
         assert stage.compute is not None, "a stage without ends computes rows"
-        for prepared in self._reader.blocks(0, stage):
-            found.append((prepared.ids, stage.compute(prepared.block), prepared.version))
+        found = [(one.ids, stage.compute(one.block), one.version) for one in self._reader.blocks(0, stage)]
         self._tables.keep()
         numbers, values, versions = zip(*found, strict=True)
         return np.concatenate(numbers), self._task.finish(np.concatenate(values)), min(versions)

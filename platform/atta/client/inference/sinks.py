@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from atta.client.cluster import Cluster
 from atta.client.inference.task import Predictions, UserIds
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, blaming
 from atta.kvstore.spec import MutableSpec
 from atta.observe.packages import load, need
 from atta.partition.disk.files import NpyAppender
@@ -98,10 +98,8 @@ class TableSink(Sink):
             name, cluster.schema.node_counts[node_type], dtype="<i8" if width is None else "<f4",
             row_shape=() if width is None else (width,), policy=f"nodes:{node_type}",
         )  # fmt: skip
-        try:
+        with blaming(ConfigError, f"--table {name}", of=ConfigError):
             self.table = cluster.tables.create(spec)
-        except ConfigError as error:
-            raise ConfigError(f"--table {name}: {error}") from None
 
     def _writer(self, share: int) -> ShareWriter:
         return self

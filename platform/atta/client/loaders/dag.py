@@ -226,8 +226,13 @@ class DagLoader:
         return request_digest(self._request)
 
     def _batches(self, place: StreamPlace) -> _Batches:
-        """Iterate from ``place`` on. The next iteration is the epoch after it, unless this one could not be opened."""
-        self._check_rank()
+        """Iterate from ``place`` on. The next iteration is the epoch after it, unless this one could not be opened.
+        Raises ConfigError: a process group has begun since the loader was made, and says something else."""
+        if (now := TrainerRank.of(*self._given)) != self._trainer:
+            raise ConfigError(
+                f"the loader was made for {self._trainer} trainers, and now this is {now}: make it after torch's "
+                "process group, or give rank= and world_size="
+            )
         before = self._epoch, self._loaded
         self._epoch, self._loaded = place.epoch + 1, False  # at once: other threads may begin an iteration meanwhile
         try:
@@ -239,14 +244,6 @@ class DagLoader:
             raise
         self._place = place
         return _Batches(stream, self._made, partial(self._prepare, place.epoch + 1))
-
-    def _check_rank(self) -> None:
-        """Raise ConfigError if a process group has begun since the loader was made, and says something else."""
-        if (now := TrainerRank.of(*self._given)) != self._trainer:
-            raise ConfigError(
-                f"the loader was made for {self._trainer} trainers, and now this is {now}: make it after torch's "
-                "process group, or give rank= and world_size="
-            )
 
     def _prepare(self, epoch: int) -> None:
         """Open the session of a coming epoch in the background: its batches are made while the present epoch ends."""

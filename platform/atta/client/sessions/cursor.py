@@ -112,20 +112,17 @@ class Reattachment:
         if self._over or now - self._since >= self._limit_s:
             self._over = True
             return None
-        return self._next_wait(now - self._since, jitter)
+        wait_s = 0.0
+        if self._attempts:
+            mean = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._attempts - 1, 30))
+            wait_s = min(mean * (0.5 + jitter), self._limit_s - (now - self._since))
+        self._attempts += 1
+        return wait_s
 
     def left_s(self, now: float) -> float:
         """How long the present outage may still last; ``limit_s`` if there is none."""
         lasted_s = 0.0 if self._since is None else now - self._since
         return max(0.0, self._limit_s - lasted_s)
-
-    def _next_wait(self, lasted_s: float, jitter: float) -> float:
-        wait_s = 0.0
-        if self._attempts:
-            mean = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._attempts - 1, 30))
-            wait_s = min(mean * (0.5 + jitter), self._limit_s - lasted_s)
-        self._attempts += 1
-        return wait_s
 
     def validate(self) -> None:
         """Raise AssertionError where an invariant does not hold; for tests."""

@@ -293,7 +293,11 @@ class SessionKeeper:
             with self._lock:
                 for connection in self._renewals.due(self._clock()):
                     self._renew(connection)
-                self._question()
+                for state in self._open:
+                    if (call := state.question()) is not None:
+                        self._under_way(call, state.questioned)
+                    if (call := state.look()) is not None:
+                        self._under_way(call, partial(self._looked, state.connection.address))
                 wait_s = self._renewals.wait_s(self._clock())
                 idle = self._is_idle()
                 if idle:
@@ -337,13 +341,6 @@ class SessionKeeper:
         if call.code() is not grpc.StatusCode.OK:
             with self._lock:
                 self._renewals.failed(connection, self._clock())
-
-    def _question(self) -> None:
-        for state in self._open:
-            if (call := state.question()) is not None:
-                self._under_way(call, state.questioned)
-            if (call := state.look()) is not None:
-                self._under_way(call, partial(self._looked, state.connection.address))
 
     def _looked(self, asked: str, call: Any) -> None:
         silent = [asked] if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED else []

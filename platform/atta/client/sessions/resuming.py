@@ -8,21 +8,11 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
+from atta import errors
 from atta.client.sessions.cursor import Reattachment, StreamPlace
 from atta.client.sessions.stream import BatchStream, RawBatch
-from atta.errors import (
-    AttaError,
-    DaemonEndedError,
-    DeadlineError,
-    NotAuthenticatedError,
-    PeerLostError,
-    RemoteError,
-    RestartedError,
-    UnavailableError,
-    UnknownNameError,
-)
 
-LOST = (UnavailableError, DeadlineError, RestartedError, PeerLostError)
+LOST = (errors.UnavailableError, errors.DeadlineError, errors.RestartedError, errors.PeerLostError)
 """What a request raises whose session may be gone, or has failed because a daemon is away. Other errors would come
 again."""
 FIRST_OPEN_S = 30.0
@@ -84,7 +74,7 @@ class ResumingStream(Iterator[RawBatch]):
         while True:
             try:
                 batch = next(self._stream)
-            except DaemonEndedError:  # nobody will come back
+            except errors.DaemonEndedError:  # nobody will come back
                 self._failed = True
                 raise
             except LOST as error:
@@ -94,13 +84,13 @@ class ResumingStream(Iterator[RawBatch]):
                 self._stream = self._same(self._reopened(error))
                 # It may be the link that is slow, and then no daemon would answer in time.
                 self._stream.be_patient(2.0 ** min(self._silences, MOST_DOUBLINGS))
-            except (UnknownNameError, NotAuthenticatedError) as error:
+            except (errors.UnknownNameError, errors.NotAuthenticatedError) as error:
                 # The session has ended: its lease ran out while this process was stopped, or its token was replaced while
                 # a request was on its way. If the same happens again at the same batch, it is neither.
                 if not self._reconnect_s or self._ended_at == self.place.batch:
                     raise
                 self._ended_at = self.place.batch
-                ended = UnavailableError(self._stream.address, str(error))
+                ended = errors.UnavailableError(self._stream.address, str(error))
                 self._stream = self._same(self._reopened(ended))
             else:
                 self.place.batch += 1
@@ -122,13 +112,13 @@ class ResumingStream(Iterator[RawBatch]):
             return
         try:
             there = self._opened(self.place, MOVE_S, Search.ELSEWHERE)
-        except AttaError:
+        except errors.AttaError:
             self._move_at = time.monotonic() + MOVE_AGAIN_S
             return
         before, self._stream = self._stream, self._same(there)
         before.close()
 
-    def _reopened(self, lost: RemoteError) -> BatchStream:
+    def _reopened(self, lost: errors.RemoteError) -> BatchStream:
         """A session from the next batch on. Raises the latest error when the outage has lasted too long."""
         while True:
             wait_s = self._outages.wait_s(time.monotonic(), self.place.batch, _JITTER.random())
@@ -142,13 +132,13 @@ class ResumingStream(Iterator[RawBatch]):
                 log.warning("batches wait for a daemon: %s (at most %.0f s more)", lost, left_s)
             try:
                 return self._opened(self.place, left_s, Search.EVERYWHERE)
-            except DaemonEndedError:
+            except errors.DaemonEndedError:
                 self._failed = True
                 raise
             except LOST as error:
                 lost = error
 
-    def _told(self, lost: RemoteError) -> RemoteError:
+    def _told(self, lost: errors.RemoteError) -> errors.RemoteError:
         """The error, with how long the daemon was waited for."""
         if not self._reconnect_s:
             return lost
@@ -159,7 +149,9 @@ class ResumingStream(Iterator[RawBatch]):
             return stream
         stream.close()
         if stream.batches == self.batches:
-            raise RemoteError(
+            raise errors.RemoteError(
                 stream.address, f"reads version {stream.version} of the tables, it was {self.place.version} before"
             )
-        raise RemoteError(stream.address, f"has {stream.batches} batches in this epoch, not {self.batches} as before")
+        raise errors.RemoteError(
+            stream.address, f"has {stream.batches} batches in this epoch, not {self.batches} as before"
+        )

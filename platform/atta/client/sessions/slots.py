@@ -145,13 +145,11 @@ class NearbyDaemon:
             sock = memfiles.packets()
         except OSError:  # too many files are open
             return None
-        try:
+        with contextlib.suppress(OSError, ValueError):  # it does not listen there, or that is no name
             sock.connect(f"\0{reply.nearby}")
             if memfiles.other_end(sock)[0] == reply.pid:
                 sock.send(reply.token)
                 return cls(sock, timeout_s)
-        except (OSError, ValueError):  # it does not listen there, or that is no name
-            pass
         sock.close()
         return None
 

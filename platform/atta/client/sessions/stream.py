@@ -176,19 +176,16 @@ class BatchStream(Iterator[RawBatch]):
         read = partial(_read, self._state, _asked(self._state, request), self._sequence)
         self._read = begun(read, "atta-batch").result if self._from_afar else read
 
-    def _answer(self) -> RawBatch | None:
-        if self._read is None:  # nothing was asked for ahead
-            self._ask()
-        assert self._read is not None
-        return self._read()
-
     def _receive(self) -> RawBatch:
         """The batch that was asked for. A lost answer is asked for again, which is safe because ``Next`` is numbered."""
         failures, began = 0, time.monotonic()
         while True:
             try:
                 with self._state.owed():
-                    answer = self._answer()
+                    if self._read is None:  # nothing was asked for ahead
+                        self._ask()
+                    assert self._read is not None
+                    answer = self._read()
             except AttaError as error:
                 if self._finalizer.alive:  # else another thread has closed the iterator
                     self._state.check_usable()

@@ -142,10 +142,8 @@ class ClusterTables:
             clients = [number for number in numbers if number is not None]
             if not clients:
                 continue
-            try:
+            with contextlib.suppress(AttaError):  # the daemon is gone, or will forget the client by itself
                 connection.call("TableService.Forget", table_pb2.ForgetClientRequest(clients=clients), timeout=1.0)
-            except AttaError:  # the daemon is gone, or will forget the client by itself
-                continue
 
     # -- one table -----------------------------------------------------------------------------------------------------
 
@@ -242,7 +240,9 @@ class ClusterTables:
             replies = self.ask_all(method, ask(phase=_PREPARE, held=hold))
             names = self._check_alike([reply.tables for reply in replies])
         except BaseException:
-            self._abort(method, ask(phase=_ABORT))
+            for connection in self._connections:
+                with contextlib.suppress(AttaError):  # the daemon drops by itself what it has prepared
+                    connection.call(method, ask(phase=_ABORT))
             raise
         steps: dict[str, int] = {}
         for connection, reply in zip(self._connections, replies, strict=True):
@@ -283,13 +283,6 @@ class ClusterTables:
         if errors:
             raise errors[0]
         return replies
-
-    def _abort(self, method: str, request: Any) -> None:
-        for connection in self._connections:
-            try:
-                connection.call(method, request)
-            except AttaError:  # the daemon drops by itself what it has prepared
-                continue
 
     def _patience_s(self) -> float:
         return 10 * max(connection.deadline_s for connection in self._connections)

@@ -161,15 +161,12 @@ class Shipping:
 
     async def _send_checkpoint(self, folder: Path, at: LogPosition) -> None:
         async with self._sending:
-            await self._send_pieces(folder, at)
-
-    async def _send_pieces(self, folder: Path, at: LogPosition) -> None:
-        pieces = _pieces(folder)
-        while (piece := await aside(next, pieces, None)) is not None:
-            path, offset, data = piece
-            request = backup_pb2.PieceRequest(store=self._name(), at=place_of(at), path=path, offset=offset, data=data)
-            await self._ask("Piece", request)
-        await self._ask("Piece", backup_pb2.PieceRequest(store=self._name(), at=place_of(at), complete=True))
+            pieces, place = _pieces(folder), place_of(at)
+            while (piece := await aside(next, pieces, None)) is not None:
+                path, offset, data = piece
+                request = backup_pb2.PieceRequest(store=self._name(), at=place, path=path, offset=offset, data=data)
+                await self._ask("Piece", request)
+            await self._ask("Piece", backup_pb2.PieceRequest(store=self._name(), at=place, complete=True))
 
     async def _ask(self, method: str, request: Any) -> Any:
         if self._link is None:

@@ -177,7 +177,10 @@ class Engine:
             case sched.FailSession():
                 pass  # the session got its error where it happened
             case sched.WakeAt(when):
-                self._wake_at(when)
+                if self._wake is not None:
+                    self._wake.cancel()
+                delay = max(0.0, when - time.monotonic())
+                self._wake = asyncio.get_running_loop().call_later(delay, self.post, sched.Tick())
 
     def _launch(self, dag: int, session: Session, batch: int) -> None:
         try:
@@ -291,12 +294,6 @@ class Engine:
         running.end()
         self.slots.release(running.slot)
 
-    def _wake_at(self, when: float) -> None:
-        if self._wake is not None:
-            self._wake.cancel()
-        delay = max(0.0, when - time.monotonic())
-        self._wake = asyncio.get_running_loop().call_later(delay, self.post, sched.Tick())
-
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def watch_utilisation(self) -> None:
@@ -306,13 +303,10 @@ class Engine:
             await asyncio.sleep(UTILISATION_PERIOD_S)
             if self._sessions:
                 self.post(sched.Utilisation(load.percent()))
-                self._sample()
-
-    def _sample(self) -> None:
-        at, nbytes = time.monotonic(), self.slots.resident_bytes
-        read = 0 if self._disk is None else int(self._disk.stats().get("disk_read_bytes", 0))
-        of_sessions = self._scheduler.sessions(at)
-        self.recorder.sample(at, of_sessions, self._scheduler.stats(), buffer_bytes=nbytes, disk_bytes=read)
+                at, nbytes = time.monotonic(), self.slots.resident_bytes
+                read = 0 if self._disk is None else int(self._disk.stats().get("disk_read_bytes", 0))
+                of_sessions = self._scheduler.sessions(at)
+                self.recorder.sample(at, of_sessions, self._scheduler.stats(), buffer_bytes=nbytes, disk_bytes=read)
 
     def stats(self) -> dict[str, float]:
         return {

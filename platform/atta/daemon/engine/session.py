@@ -208,7 +208,13 @@ class Session:
         if self._answers_again(sequence):
             return self.current
         if self.queue:
-            return self._take(sequence)
+            self._forget_current()
+            self.current, self.sequence = self.queue.popleft(), sequence
+            self.slots.lend(self.current.slot, self.current.out.nbytes)
+            if self.request.shared_memory and len(self.held) < MAX_HELD_SLOTS:
+                self.current.shared = True
+                self.held[sequence] = self.current
+            return self.current
         if self.error is not None:
             raise self.error
         if self.closed:
@@ -224,15 +230,6 @@ class Session:
         if self.current.shared and sequence not in self.held:
             raise ConfigError(f"batch number {sequence} asked for again after it has been let go")
         return True
-
-    def _take(self, sequence: int) -> Delivery:
-        self._forget_current()
-        self.current, self.sequence = self.queue.popleft(), sequence
-        self.slots.lend(self.current.slot, self.current.out.nbytes)
-        if self.request.shared_memory and len(self.held) < MAX_HELD_SLOTS:
-            self.current.shared = True
-            self.held[sequence] = self.current
-        return self.current
 
     @contextmanager
     def sending(self, delivery: Delivery) -> Iterator[None]:

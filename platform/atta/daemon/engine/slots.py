@@ -255,8 +255,10 @@ class SlotPool:
             if capacity not in self._used:
                 self._use(capacity, now)
         for capacity in stale_sizes(self._used, self._sessions, now):
-            self._drop_free(capacity)
-            if capacity not in self._free:
+            # Slots stay that a consumer reads although it has let go of them.
+            if kept := [slot for slot in self._free.pop(capacity, []) if not self._dropped(slot)]:
+                self._free[capacity] = kept
+            else:
                 del self._used[capacity]
                 self._usual.pop(capacity, None)
                 self._pages.pop(capacity, None)
@@ -274,12 +276,6 @@ class SlotPool:
                     del self._free[size][index]
                     return True
         return False
-
-    def _drop_free(self, capacity: int) -> None:
-        """Give back the free slots of a size, except those that a consumer reads although it has let go of them."""
-        kept = [slot for slot in self._free.pop(capacity, []) if not self._dropped(slot)]
-        if kept:
-            self._free[capacity] = kept
 
     def _dropped(self, slot: Slot) -> bool:
         if not slot.claim():
@@ -316,7 +312,10 @@ class SlotPool:
         usual = self._usual.get(capacity, 0)
         while self.resident_bytes > self.quota_bytes // 2 and self._drop_one(capacity):
             pass
-        least, promised = max(MIN_FREE_BYTES, usual), self._promised()
+        least = max(MIN_FREE_BYTES, usual)
+        # An upper bound: batches in the making still take as much as others of their size.
+        making = [slot for slot in self._out if slot.populating or slot not in self._lent]
+        promised = sum(self._usual.get(slot.capacity, 0) for slot in making)
         if self.resident_bytes >= max(GROWN_BYTES, GROWN_BATCHES * usual):
             least += total_bytes() // 10
         held, free = self.resident_bytes + promised, _available()
@@ -330,11 +329,6 @@ class SlotPool:
             )
         if (left := max(0, free - promised)) < least:
             raise QuotaExceededError(f"no memory left for another batch buffer: {left >> 20} MiB available")
-
-    def _promised(self) -> int:
-        """An upper bound of the memory that batches in the making will still take, as much as others of their size."""
-        making = [slot for slot in self._out if slot.populating or slot not in self._lent]
-        return sum(self._usual.get(slot.capacity, 0) for slot in making)
 
     def _exactly(self) -> tuple[int, int]:
         """What the slots hold once the batches in the making are made, and how much of it they will still take. Pages

@@ -93,15 +93,12 @@ class PeerWatch:
             self._asking = None
         if self._silence.ended(answered=failed is None, now=time.monotonic()):
             assert failed is not None
-            self._fell_silent(failed)
+            self.silences += 1
+            self._lost(failed)
+            for answer in [*self._awaited]:
+                answer.cancel()
             return False
         return True
-
-    def _fell_silent(self, error: AttaError) -> None:
-        self.silences += 1
-        self._lost(error)
-        for answer in [*self._awaited]:
-            answer.cancel()
 
 
 class Hedges:

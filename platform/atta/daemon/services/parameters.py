@@ -4,6 +4,7 @@ the event loop, so steps of the optimiser are made one after the other."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import numpy as np
 import structlog
@@ -64,10 +65,8 @@ class ParameterService:
                 return _begun(started)
             if (left := until - _now()) <= 0:
                 return Bulk(weights_pb2.BeginStepReply(wait=True))
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), left)
-            except TimeoutError:
-                continue
 
     async def push(self, request: Bulk, context: Context) -> weights_pb2.PushGradientReply:
         message = request.message

@@ -293,21 +293,18 @@ class TableService:
         keeper, name, snapshot_id = self._snapshots, request.name, request.snapshot
         _check_phase(request.phase)
         if request.phase == _HOLD:
-            await self._hold_pushes(snapshot_id, request.hold_s)
+            hold = keeper.hold
+            hold.begin(snapshot_id, request.hold_s)
+            await hold.changes.until(lambda: not (self._pushing and hold.closed), look_again_s=hold.left_s)
+            if self._pushing:
+                under_way = f"pushes under way did not end in {request.hold_s:g} s; save again"
+                raise QuotaExceededError(f"part {self._part}: {under_way}")
             return table_pb2.SnapshotReply()
         if request.phase == _PREPARE:
             prepare = partial(keeper.prepare_save, held=request.held)
             return _saved(await aside(prepare, name, snapshot_id, request.hold_s))
         await aside(keeper.commit_save if request.phase == _COMMIT else keeper.abort_save, name, snapshot_id)
         return table_pb2.SnapshotReply()
-
-    async def _hold_pushes(self, snapshot_id: str, hold_s: float) -> None:
-        """Let pushes wait for a save, and wait until none is under way."""
-        hold = self._snapshots.hold
-        hold.begin(snapshot_id, hold_s)
-        await hold.changes.until(lambda: not (self._pushing and hold.closed), look_again_s=hold.left_s)
-        if self._pushing:
-            raise QuotaExceededError(f"part {self._part}: pushes under way did not end in {hold_s:g} s; save again")
 
     async def load(self, request: table_pb2.SnapshotRequest, context: Context) -> table_pb2.SnapshotReply:
         keeper, load_id = self._snapshots, request.load_id

@@ -58,7 +58,11 @@ class KeptSums:
         for came, (_, out) in zip(lacking, asked, strict=True):
             if came.out is not out:
                 kernels.gather_rows(came.out, np.arange(len(came.out)), out, positions=came.chosen)
-            self._keep(came)
+            with self._lock:
+                if (slots := self._slots(came.item, came.out)) is not None:
+                    places, first = np.unique(_places(slots, came.keys), return_index=True)
+                    slots.keys[places] = came.keys[first]
+                    kernels.gather_rows(came.out, first, slots.sums, positions=places)
 
     def _fill(self, item: SumItem, out: np.ndarray) -> LackingSums:
         keys = sum_keys(item)
@@ -73,14 +77,6 @@ class KeptSums:
         if len(chosen) == len(out):
             return LackingSums(item, out, chosen, keys)
         return LackingSums(item.only(chosen), np.empty((len(chosen), out.shape[1]), np.uint8), chosen, keys[chosen])
-
-    def _keep(self, came: LackingSums) -> None:
-        with self._lock:
-            slots = self._slots(came.item, came.out)
-            if slots is not None:
-                places, first = np.unique(_places(slots, came.keys), return_index=True)
-                slots.keys[places] = came.keys[first]
-                kernels.gather_rows(came.out, first, slots.sums, positions=places)
 
     def _slots(self, item: SumItem, out: np.ndarray) -> _Slots | None:
         name = item.node_type, item.table, out.shape[1]

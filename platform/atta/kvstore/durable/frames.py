@@ -128,7 +128,8 @@ class LogReader:
         while self.end < len(self._data):
             cause, size = self._next()
             if cause:
-                self._marked = self._is_end()
+                head = _header_at(self._data, self.end, _END_MAGIC)
+                self._marked = head is not None and (head[1], head[3]) == (self.position.lsn + 1, self.position.chain)
                 self.damage = cause if not self._marked and self._was_written() else ""
                 return
             start = self.end + RECORD_HEADER_BYTES
@@ -149,11 +150,6 @@ class LogReader:
             return f"record {lsn} is altered: its checksum differs", size
         self.position = LogPosition(lsn, chain)
         return "", size
-
-    def _is_end(self) -> bool:
-        """Whether the end mark lies at ``end``."""
-        head = _header_at(self._data, self.end, _END_MAGIC)
-        return head is not None and (head[1], head[3]) == (self.position.lsn + 1, self.position.chain)
 
     def _was_written(self) -> bool:
         """Whether a later record, or the end mark, says that the record at ``end`` had been written: it is damaged."""

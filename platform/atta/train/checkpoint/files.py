@@ -71,10 +71,13 @@ def check_folder(folder: str | Path) -> None:
 
 def read_file(path: Path, device: torch.device) -> dict[str, Any]:
     """What a file holds, with tensors on ``device``; raises DataError if it is no checkpoint, damaged, or of another version."""
-    with blaming(DataError, path, "cannot be read as a checkpoint"):
-        with open_regular(path) as file:
-            content = file.read()
-        _check_seal(path, content)
+    with blaming(DataError, path, "cannot be read as a checkpoint"), open_regular(path) as file:
+        content = file.read()
+    # A damaged mark looks like a file without a checksum, so a file without one is refused too.
+    if content[-_DIGITS - len(_MARK) : -_DIGITS] != _MARK:
+        raise DataError(path, "does not end with its checksum: cut short, altered, or not written by atta train")
+    if content[-_DIGITS:] != _digest(content[:-_DIGITS]):
+        raise DataError(path, "altered: its checksum differs from its content")
     try:
         saved = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except Exception as error:  # torch calls what a file names with what it holds, so any error may come of it
@@ -102,14 +105,6 @@ def seal(archive: bytes) -> bytes:
     size = len(_MARK) + _DIGITS
     sealed = archive[:-2] + size.to_bytes(2, "little") + _MARK
     return sealed + _digest(sealed)
-
-
-def _check_seal(path: Path, content: bytes) -> None:
-    # A damaged mark looks like a file without a checksum, so a file without one is refused too.
-    if content[-_DIGITS - len(_MARK) : -_DIGITS] != _MARK:
-        raise DataError(path, "does not end with its checksum: cut short, altered, or not written by atta train")
-    if content[-_DIGITS:] != _digest(content[:-_DIGITS]):
-        raise DataError(path, "altered: its checksum differs from its content")
 
 
 def _digest(content: bytes) -> bytes:

@@ -4,6 +4,7 @@ with their types and shapes. Nothing is pickled, and the receiver checks the hea
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
@@ -191,7 +192,7 @@ def header_of(arrays: Arrays) -> bytes:
 def room_for(header: bytes, peer: str) -> WorkerView:
     """A view with the arrays that a header of ``peer`` names, to receive them into. Raises RemoteError: it is not JSON,
     or names, types or dimensions are not those of a view."""
-    try:
+    with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError, SyntaxError):
         entries = [(name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in json.loads(header)]
         names = [name for name, _, _ in entries]
         right = len(set(names)) == len(names) and names[: len(_DIMENSIONS)] == list(_DIMENSIONS)
@@ -199,8 +200,6 @@ def room_for(header: bytes, peer: str) -> WorkerView:
             arrays = {name: np.empty(shape, dtype) for name, dtype, shape in entries}
             splits = {name.removeprefix(_SPLIT): arrays.pop(name) for name in names[len(_DIMENSIONS) :]}
             return WorkerView(**arrays, splits=splits)  # type: ignore[arg-type]
-    except (ValueError, TypeError, AttributeError, RecursionError, SyntaxError):
-        pass
     raise RemoteError(peer, _WRONG)
 
 

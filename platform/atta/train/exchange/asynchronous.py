@@ -198,8 +198,10 @@ class Copies:
         seconds = self._clock() - self._began
         if (self.made and self.made[-1].version >= version) or (seconds < self._next and not last):
             return
-        self.made.append(SavedWeights(seconds, version, values.copy()))
-        self._write(self.made[-1])
+        self.made.append(copy := SavedWeights(seconds, version, values.copy()))
+        if self._folder is not None:
+            with StagedFile(self._path(copy), overwrite=True) as partial_file, partial_file.open("wb") as file:
+                np.save(file, copy.values, allow_pickle=False)
         if len(self.made) > MOST_SAVED:
             for dropped in self.made[1::2]:
                 self._path(dropped).unlink(missing_ok=True)
@@ -217,11 +219,6 @@ class Copies:
             self._began -= latest_s
             with StagedFile(began, overwrite=True) as partial_file:
                 partial_file.write_text(str(self._began), encoding="utf-8")
-
-    def _write(self, copy: SavedWeights) -> None:
-        if self._folder is not None:
-            with StagedFile(self._path(copy), overwrite=True) as partial_file, partial_file.open("wb") as file:
-                np.save(file, copy.values, allow_pickle=False)
 
     def _path(self, copy: SavedWeights) -> Path:
         """Names are in the order of time."""

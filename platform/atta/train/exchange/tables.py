@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from atta.client.tables.cluster import ClusterTables
 from atta.client.tables.pushes import Ticket
 from atta.client.tables.remote import RemoteTable
-from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError, UnknownNameError
+from atta.errors import AttaError, ConfigError, QuotaExceededError, StaleRowError, UnknownNameError, blaming
 from atta.kvstore.codecs import encoded_bytes
 from atta.kvstore.spec import MutableSpec
 from atta.train.cooperative.source import Arrival
@@ -168,10 +168,8 @@ class DaemonTable:
                 self._tables.delete(name)
 
     def _pull(self, layer: int, table: RemoteTable, rows: torch.Tensor, version: int | None) -> Fetched:
-        try:
+        with blaming(StaleRowError, f"layer {layer}", of=StaleRowError):
             found = table.pull(rows.cpu().numpy(), codec=self._codec, version=version, versions=version is None)
-        except StaleRowError as error:
-            raise StaleRowError(f"layer {layer}: {error}") from error
         values = torch.from_numpy(found.values)
         if version is not None:
             return Fetched(values, torch.full((len(rows),), version))

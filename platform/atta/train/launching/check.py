@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import atta
-from atta.errors import ConfigError
+from atta.errors import ConfigError, blaming
 from atta.observe.packages import member
 from atta.samplers.arguments import whole
 
@@ -94,10 +94,8 @@ def imported_model(name: str) -> torch.nn.Module:
 
 
 def _made(name: str, make: Any) -> Any:
-    try:
+    with blaming(ConfigError, f"{name}: cannot be called without arguments", of=TypeError):
         inspect.signature(make).bind()
-    except TypeError as error:
-        raise ConfigError(f"{name}: cannot be called without arguments: {error}") from None
     try:
         return make()
     except Exception as error:  # whatever a user's function raises

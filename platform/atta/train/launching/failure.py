@@ -55,7 +55,8 @@ def first_cause(
         if number != signal.SIGTERM:
             return TrainerLostError(f"trainer {rank} {end_of(-number)}")
     late = sorted(set(ranks) - {r["rank"] for r in records})
-    if any(map(_timed_out, records)) and late and not others:
+    timed_out = any("timed out" in record["message"].lower() and _lost_connection(record) for record in records)
+    if timed_out and late and not others:
         names = "trainer" if len(late) == 1 else "trainers"
         return TrainerLostError(f"{names} {', '.join(map(str, late))} did not answer the others within --rank-timeout")
     if killed and (cut_off or not records):
@@ -108,11 +109,6 @@ def _lost_connection(record: Mapping[str, Any]) -> bool:
     """True for a rank's error when another rank ended in the middle of an all-reduce."""
     text = record["message"].lower()
     return record["kind"].startswith("Dist") or "connection" in text or "gloo" in text
-
-
-def _timed_out(record: Mapping[str, Any]) -> bool:
-    """True for a rank's error when others did not take part in a collective in time."""
-    return "timed out" in record["message"].lower() and _lost_connection(record)
 
 
 def _with_trace(error: AttaError, record: Mapping[str, Any]) -> AttaError:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, blaming
 from atta.observe.lastwords import first_line
 from atta.train.config import TrainConfig
 from atta.train.meeting import Notes
@@ -95,13 +95,11 @@ class Nodes:
 def interface_towards(endpoint: str) -> str | None:
     """The interface that this machine uses towards ``endpoint``, if known. Raises ConfigError: the host has no address."""
     host, _, port = endpoint.rpartition(":")
-    try:
+    with blaming(ConfigError, f"--rdzv-endpoint {endpoint}"):
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)  # of datagrams: nothing is sent
             mine = probe.getsockname()[0]
-    except OSError as error:
-        raise ConfigError(f"--rdzv-endpoint {endpoint}: {error.strerror or error}") from error
     for name, addresses in psutil.net_if_addrs().items():
         if any(a.address.partition("%")[0] == mine for a in addresses):
             return name
@@ -137,7 +135,8 @@ class MeetingPlace:
 
         self._nodes, self._signs, self._next = nodes, 0, 0.0
         timeout = timedelta(seconds=wait_s)
-        try:
+        missing = f"{nodes}: the others did not come or went away"
+        with blaming(AttaError, missing, of=(RuntimeError, AttaError), say=first_line):
             self.address = nodes.endpoint or ""
             more: dict[str, Any] = {}
             if nodes.endpoint is None:
@@ -156,8 +155,6 @@ class MeetingPlace:
             self.run = notes.get("run", most=_MOST_BYTES, within_s=wait_s).decode()
             notes.put(f"here/{nodes.rank}", b"")
             notes.wait([f"here/{rank}" for rank in range(nodes.count)], wait_s)
-        except (RuntimeError, AttaError) as error:
-            raise AttaError(f"{nodes}: the others did not come or went away: {first_line(error)}") from None
         self._heard = {rank: (0, time.monotonic()) for rank in range(nodes.count) if rank != nodes.rank}
 
     def look(self) -> None:
@@ -166,7 +163,7 @@ class MeetingPlace:
             return
         self._next = time.monotonic() + _SIGN_S
         self._signs += 1
-        try:
+        with blaming(AttaError, f"{self._nodes}: node 0 went away", of=RuntimeError, say=first_line):
             self._store.set(f"sign/{self._nodes.rank}", str(self._signs))
             for rank, (signs, since) in self._heard.items():
                 if self._notes.has(f"failed/{rank}"):
@@ -176,28 +173,22 @@ class MeetingPlace:
                     self._heard[rank] = found, time.monotonic()
                 elif time.monotonic() - since > _SILENT_S and not self._notes.has(f"ended/{rank}"):
                     raise AttaError(f"{self._nodes}: node {rank} did not come or went away")
-        except RuntimeError as error:
-            raise AttaError(f"{self._nodes}: node 0 went away: {first_line(error)}") from None
 
     def fail(self) -> None:
         """Tell the other machines that trainers of this one have failed."""
-        try:
+        with contextlib.suppress(RuntimeError):  # node 0 has gone: the others know
             self._notes.put(f"failed/{self._nodes.rank}", b"")
-        except RuntimeError:  # node 0 has gone: the others know
-            return
 
     def all_ended(self, restarts: Mapping[int, int], wait_s: float) -> list[int]:
         """When the trainers of this machine have ended: await those of all, within ``wait_s`` seconds, or raise AttaError;
         returns their restarts, by rank."""
         ranks = range(self._nodes.count)
-        try:
+        with blaming(AttaError, f"{self._nodes}: node 0 went away", of=RuntimeError, say=first_line):
             text = ",".join(f"{rank}:{number}" for rank, number in restarts.items())
             self._notes.put(f"ended/{self._nodes.rank}", text.encode())
             texts = [self._notes.get(f"ended/{rank}", most=_MOST_BYTES, within_s=wait_s).decode() for rank in ranks]
             self._notes.put(f"heard/{self._nodes.rank}", b"")
             if self._nodes.rank == 0:  # the store ends with this process
                 self._notes.wait([f"heard/{rank}" for rank in ranks], wait_s)
-        except RuntimeError as error:
-            raise AttaError(f"{self._nodes}: node 0 went away: {first_line(error)}") from None
         pairs = (pair.split(":") for text in texts for pair in text.split(","))
         return [number for _, number in sorted((int(rank), int(number)) for rank, number in pairs)]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.client.tables.string_ids import Numbers, StringIds, Strings
-from atta.errors import AttaError, ConfigError, DataError
+from atta.errors import AttaError, ConfigError, DataError, blaming
 from atta.observe import html, lastwords
 from atta.observe.machine.ending import end_with_parent
 from atta.observe.machine.held import OwnFolder
@@ -62,10 +62,8 @@ def read_ids(path: str | Path, columns: int = 1, *, strings: bool = False) -> np
         raise DataError(path, f"wanted are {wanted} {shape}, not {found.dtype} of shape {list(found.shape)}")
     if not len(found):
         raise DataError(path, "has no ids")
-    try:
+    with blaming(DataError, path, of=ConfigError):
         return found if found.dtype.kind == "U" else integers("ids", found)
-    except ConfigError as error:
-        raise DataError(path, str(error)) from None
 
 
 def _parsed(lines: Sequence[str], columns: int, *, strings: bool) -> npt.NDArray[Any]:

@@ -295,7 +295,8 @@ def _called(model: torch.nn.Module, sample: ModelInput, seed: int = 0) -> torch.
         except NoFormError:
             raise
         except Exception as error:  # whatever a user's model raises
-            raise NoFormError(_told(error)) from None
+            first_sentence = " ".join(str(error).split()).partition(". ")[0]
+            raise NoFormError(f"{type(error).__name__}: {first_sentence[:200]}".rstrip(": ")) from None
     if out is None:
         raise NoFormError("it returns no tensor")
     return out
@@ -323,9 +324,3 @@ def _is_block(value: Any) -> bool:
 
 def _is_edges(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.long and value.dim() == 2 and len(value) == 2
-
-
-def _told(error: Exception) -> str:
-    """The class of an error and the first sentence of its text."""
-    text = " ".join(str(error).split()).partition(". ")[0]
-    return f"{type(error).__name__}: {text[:200]}".rstrip(": ")

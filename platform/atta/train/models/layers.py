@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -87,11 +88,10 @@ def pair_rows(conv: Any, x: torch.Tensor, block: LayerBlock, **edge_rows: torch.
     if sums_rows(conv, x.device) and not edge_rows:
         source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
         matrix = adjacency(source, target, torch.ones(len(source), dtype=x.dtype), (block.targets, len(block.x)))
-        try:
+        # PyG makes code per class, and the first layer of this process may have made some that reads lists of edges only.
+        with contextlib.suppress(NotImplementedError):
             summed: torch.Tensor = conv((x, targets), matrix)
             return summed
-        except NotImplementedError:
-            pass  # PyG makes code per class, and the first layer of this process made some that reads lists of edges only
     found: torch.Tensor = conv((x, targets), edges_of(block, x.device), **edge_rows)
     return found
 

@@ -41,19 +41,11 @@ def device_here() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def measure(
-    whole: Servers,
-    question: Question,
-    network: PlannedModel,
-    *,
-    link: float,
-    seconds: float = 10.0,
-    device: str | None = None,
-) -> Rates:
+def measure(whole: Servers, question: Question, network: PlannedModel, *, link: float, seconds: float = 10.0) -> Rates:
     """Measure all rates in about ``seconds``, plus a few seconds to start processes. A step runs alone, with one
     trainer's share of the cores. If memory is the bottleneck, several trainers together are slower than measured.
-    ``link``: bytes per second; ``device``: None: a GPU if there is one."""
-    device = device or device_here()
+    ``link``: bytes per second."""
+    device = device_here()
     layers = min(network.layers, _PROBED_LAYERS)
     cores = max(1, (os.cpu_count() or 1) // question.trainers)
     model = _model(replace(network, layers=layers))

@@ -6,7 +6,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -69,12 +69,10 @@ def peak_memory(device: torch.device) -> int:
     """Peak memory in bytes: of this process on the CPU, of its tensors on a GPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:  # getrusage may report the peak of the parent process
+    with suppress(OSError):  # getrusage may report the peak of the parent process
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) << 10
-    except OSError:
-        pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 

@@ -65,7 +65,9 @@ class WalkTrainer(_UnlabelledTrainer):
 
     def train_batches(self) -> DagLoader | WalkBatches:
         config, schema = self.config, self.cluster.schema
-        self._check_strangers()
+        every = schema.node_counts[self.node_type] * (schema.node_counts[self.node_type] - 1)
+        if schema.edge_counts[self.edge_type] >= every == len(LinkRanking(self).pairs.keys):
+            raise ConfigError(f"--task {config.task}: no negative samples: every vertex has edges from all others")
         if config.walk_length > 1:
             return WalkBatches(self, config.walk_length)
         drawing = Drawing(**self.norms, **config.drawing(train=True))
@@ -106,13 +108,6 @@ class WalkTrainer(_UnlabelledTrainer):
         if negatives is None:
             negatives = in_batch(data.positive[:, 0], self.targets(data) == 1, self.config.negatives_per_edge)
         return torch.cat([self.seeds(data)[:, None], data.positive, negatives], dim=1)
-
-    def _check_strangers(self) -> None:
-        """Refuse a graph in which every vertex is a neighbour of every other one: it has no negative samples."""
-        schema = self.cluster.schema
-        every = schema.node_counts[self.node_type] * (schema.node_counts[self.node_type] - 1)
-        if schema.edge_counts[self.edge_type] >= every == len(LinkRanking(self).pairs.keys):
-            raise ConfigError(f"--task {self.config.task}: no negative samples: every vertex has edges from all others")
 
 
 class InfomaxTrainer(_UnlabelledTrainer):

@@ -64,10 +64,8 @@ def _check_batches(settings: CooperativeSettings) -> None:
 def _batch_forecasts(forecaster: Forecaster) -> Iterator[Forecast]:
     bounds = forecaster.sizes.co_batch_rule
     for batches, work in forecaster.sizes.co_batches.items():
-        options = (
-            *("--strategy", f"cooperative:co-batches={batches},eas={bounds.max_hop},{bounds.fanout}"),
-            *("--trainers-per-server", str(forecaster.machines.trainers)),
-        )
+        strategy = f"cooperative:co-batches={batches},eas={bounds.max_hop},{bounds.fanout}"
+        options = ("--strategy", strategy, "--trainers-per-server", str(forecaster.machines.trainers))
         yield forecaster.shared("cooperative", f"cooperative, {batches} co-batches", work, options, steps=batches)
 
 

@@ -95,11 +95,6 @@ class DeploymentPlan:
         return "\n".join(entries)
 
 
-def bracketed(host: str) -> str:
-    """``host`` as it stands before a port: an IPv6 address in brackets."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
 _OURS = frozenset(("--cluster", "--data", "--trainers", "--nnodes", "--node-rank", "--rdzv-endpoint"))
 
 
@@ -195,7 +190,7 @@ def systemd_units(
     """Files by name: the cluster file, a unit per partition, and one per machine with trainers. ``hosts``: the machine
     of each partition's daemon; trainers run on the first of them. ``program``: where ``atta`` is installed. Otherwise
     as ``slurm_script``. Raises ConfigError: hosts are missing, wrong or too few."""
-    hosts = [*map(bracketed, hosts)]
+    hosts = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
     if len(hosts) != plan.parts:
         raise ConfigError(f"--host: {len(hosts)} are named, the dataset has {plan.parts} partitions")
     if len({*hosts}) < len(hosts):

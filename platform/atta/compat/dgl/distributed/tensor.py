@@ -3,6 +3,7 @@ of the dataset as tensors whose rows are fetched when they are asked for."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping
@@ -244,10 +245,8 @@ def drop(job: Job, name: str) -> None:
     """End a table with its object; all trainers forget its name, and rank 0 deletes it."""
     job.tensors.discard(name)
     if job.rank == 0 and job.cluster is not None:
-        try:
+        with contextlib.suppress(AttaError, ValueError):  # the daemons have gone, or the connection is closed
             job.cluster.tables.delete(name)
-        except (AttaError, ValueError):  # the daemons have gone, or the connection is closed
-            return
 
 
 Fetch = Callable[[str, str, np.ndarray], np.ndarray]

@@ -72,7 +72,10 @@ def fit(
         with_task(replace(config, verbose=False), stored.schema, stored.num_parts)  # raises before daemons are started
     ray = joined_ray(local=True)
     with _target(config, insecure) as target:
-        config = replace(config, data=None, cluster=target, checkpoint=_absolute(config.checkpoint))
+        folder = config.checkpoint
+        if folder is not None and not is_url(folder):  # trainers have another working folder
+            folder = str(Path(folder).absolute())
+        config = replace(config, data=None, cluster=target, checkpoint=folder)
         return attempts.until_done(
             partial(_attempt, ray, config, attempts, threads, memory_bytes),
             lambda error: log.warning("trainers start again (%d of %d): %s", attempts.restarts, max_failures, error),
@@ -90,11 +93,6 @@ def _attempt(ray: Any, config: TrainConfig, attempts: Attempts, threads: int, me
         if attempts.resumes(newest):
             task["config"] |= {"resume": True, "overwrite": False}
         return TrainReport(settled, trainers.train(task, threads), attempts.restarts)
-
-
-def _absolute(folder: str | None) -> str | None:
-    """Trainers have another working folder."""
-    return folder if folder is None or is_url(folder) else str(Path(folder).absolute())
 
 
 @contextlib.contextmanager
