@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atta.daemon.versions import mapped_room
 from atta.errors import ConfigError, DataError, UnknownNameError
 from atta.kvstore.live import writing
-from atta.kvstore.live.folder import VersionFolder, kept_numbers
+from atta.kvstore.live.folder import Room, VersionFolder, kept_numbers
 from atta.kvstore.live.writing import NewEdges, NewRows, Present, find_edges, find_table, write_version
 from atta.partition import partition_graph
 from atta.partition.dataset import Dataset
@@ -74,12 +75,14 @@ def drawn(rng: np.random.Generator, dataset: Dataset, edge_type: str, count: int
     return NewEdges(source, target, {"weight": rng.random(count).astype(np.float32)})
 
 
-def stored(dataset: Dataset, folder: VersionFolder, edge_type: str, source: int) -> dict[int, list[Edge]]:
+def stored(
+    dataset: Dataset, folder: VersionFolder, edge_type: str, source: int, room: Room = np.empty
+) -> dict[int, list[Edge]]:
     """The in-edges of each vertex as a version's files have them, in their order."""
     found: dict[int, list[Edge]] = {}
     from_type, to_type = OF[edge_type]
     for owner in range(dataset.num_parts):
-        part = folder.edges(dataset, owner, source) if source else dataset.part(owner)
+        part = folder.edges(dataset, owner, source, room) if source else dataset.part(owner)
         csc, low = part.csc(edge_type), dataset.book.range(to_type, owner)[0]
         assert len(csc.indptr) == part.num_core(to_type) + 1
         assert np.array_equal(csc.weight, part.edge_table(edge_type, "weight"))
@@ -154,7 +157,7 @@ def check_sequence(made: Made, seed: int, parts: int, steps: list[str]) -> None:
         degrees = folder.degrees(dataset, edge_type, latest[edge_type]) if latest[edge_type] else None
         check_degrees(dataset, edge_type, degrees or dataset.degrees(edge_type), edges)
         joined = dataset.joined([range(dataset.num_parts)])
-        assert stored(joined, folder, edge_type, latest[edge_type]) == found
+        assert stored(joined, folder, edge_type, latest[edge_type], mapped_room) == found
 
 
 def changed(dataset: Dataset, folder: VersionFolder, number: int) -> tuple[tuple[str, str], list[Any]]:

@@ -207,7 +207,7 @@ class VersionFolder:
         found, numbers = dict[int, VersionFiles](), self.numbers()
         self._retired &= {*numbers}
         for number in reversed(numbers):
-            if number in self._retired or not os.path.exists(f"{self.path}/{number:04d}/{COMMITTED}"):
+            if not number or number in self._retired or not os.path.exists(f"{self.path}/{number:04d}/{COMMITTED}"):
                 self._retired |= {number} if found else set()  # it does not count any more: another one followed it
             else:
                 version = self._read.get(number)  # a committed folder does not change
@@ -216,7 +216,7 @@ class VersionFolder:
                 except DataError:
                     if self.place(number).exists():
                         raise  # else it was removed meanwhile
-        self._read = {number: files for number, files in self._read.items() if number in found}
+        self._read = {**found}
         return {number: found[number] for number in sorted(found) if found[number].id}
 
     def read(self, number: int) -> VersionFiles:
@@ -330,17 +330,18 @@ class VersionFolder:
         of_types = ((t, dataset.partitions.range(t, index)) for t in dataset.schema.node_types)
         core, its = {t: high - low for t, (low, high) in of_types}, version.bases.items()
         bases = {t: self._base(dataset, base, index) for t, base in its if version.sources[t, EDGES] == version.number}
-        self._bases = {key: part for key, part in self._bases.items() if key[0] in version.bases.values()}
+        kept = [*self._bases.items()]  # at once: daemons read several versions on threads
+        self._bases = {key: part for key, part in kept if key[0] in version.bases.values()}
         return ChangedPart(
             version.path, index, partial(_checked, version), dataset.schema, core=core, bases=bases, room=room
         )
 
     def _base(self, dataset: Dataset, number: int, index: int) -> Part:
         """The partition of a version that others are told by. It is kept, as its files are checked when they are mapped."""
-        if (number, index) not in self._bases:
-            version = self._version(number) if number else None
-            self._bases[number, index] = self.part(dataset, version, index) if version else dataset.partition(index)
-        return self._bases[number, index]
+        if (found := self._bases.get((number, index))) is None:
+            found = self.part(dataset, self._version(number), index) if number else dataset.partition(index)
+            self._bases[number, index] = found
+        return found
 
     def degrees(self, dataset: Dataset, edge_type: str, source: int) -> GraphDegrees:
         """Count how many edges each vertex of the whole graph has of those that version ``source`` brought. Errors as
