@@ -59,6 +59,7 @@ def test_status_names_the_daemon_that_is_down(half: tuple[str, str, str], tmp_pa
     assert re.search(rf"^0 +{alive} +serving", done.stdout, re.MULTILINE)
     assert re.search(rf"^1 +{silent} +down: no daemon answers", done.stdout, re.MULTILINE)
     assert done.stderr.startswith(f"atta: error: 1 of 2 daemons failed: part 1 at {silent}: no daemon")
+    assert done.stderr.endswith(f"(atta serve --data DATASET --part 1 --listen {silent} starts one)\n")
     daemons = json.loads((tmp_path / "status.json").read_text())["daemons"]
     assert daemons[0]["error"] is None
     assert "no daemon answers" in daemons[1]["error"]

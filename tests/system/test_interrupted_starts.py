@@ -53,8 +53,25 @@ def _of_session(process: psutil.Process, session: int) -> bool:
         return False
 
 
-def test_an_interrupt_before_the_command_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+CLASS = """
+import signal
+
+class Field:
+    def __set_name__(self, owner, name):  # Python 3.11 makes another error of what this raises
+        signal.raise_signal(signal.SIGINT)
+
+class Part:
+    field = Field()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", [("click.py", "import signal\nsignal.raise_signal(signal.SIGINT)\n"), ("grpc.py", CLASS)]
+)
+def test_an_interrupt_while_modules_are_imported(module: tuple[str, str], tmp_path: Path) -> None:
+    name, text = module
+    (tmp_path / name).write_text(text)
+    command = (*ATTA, "status", "--cluster", "127.0.0.1:7070")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run([*ATTA, "status"], capture_output=True, text=True, timeout=60, check=False, env=environment)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "atta: interrupted\n")

@@ -160,6 +160,8 @@ def _open_missing_streams() -> None:
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps what ends the making of a class
+        error = error.__cause__
     match error:
         case click.exceptions.Abort() | KeyboardInterrupt():
             return INTERRUPTED, 130

@@ -351,6 +351,19 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def load_torch(what: str, *, quiet: bool = False) -> None:
+    """Check that ``what`` has its packages, and say on a terminal that they are loaded. ConfigError: install them."""
+    need(what, "torch", "torch_geometric")
+    if not quiet:
+        tell_loading("PyTorch")
+
+
+def tell_loading(what: str) -> None:
+    """Say on a terminal that ``what`` is imported now, before which nothing else can be said."""
+    if sys.stderr.isatty():
+        echo(f"loading {what}", err=True)
+
+
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace DST if it is a folder that Atta wrote.")
 
 

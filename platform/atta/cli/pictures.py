@@ -16,6 +16,8 @@ _DASHES = ("-", "--", ":", "-.")
 _MOST_LABELS = 16
 """Bars that have numbers of their own."""
 _BINS = 900
+_GAP = 0.05
+"""Time without work is left out of a timeline where it is longer than 0.1 s and than this share of the time with work."""
 _SEEN = 0.01
 """A phase with a smaller share of most epochs is part of the others."""
 _WIDEST = 165
@@ -178,35 +180,60 @@ def _bars(axis: Any, layers: Mapping[str, npt.NDArray[Any]], labels: Sequence[st
 
 
 def draw_timeline(path: str, events: Sequence[Event]) -> None:
-    """How many batches, tasks and requests of each daemon were under way at once, from the first batch on. ``events``: of
-    ``trace_events``."""
+    """How many batches, tasks and requests of each daemon were under way at once, from the first batch on, without the
+    time when nothing was. ``events``: of ``trace_events``."""
     daemons = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     begin = min((event["ts"] / 1e6 for event in events if event.get("cat") == "batch"), default=0.0)
-    end = max((event["ts"] / 1e6 for event in events if "ts" in event), default=0.0)
-    edges = np.linspace(begin, max(end, begin + 1e-3), _BINS + 1)
-    found = {pid: _at_once([event for event in events if event["pid"] == pid], edges) for pid in daemons}
+    bars = [event for event in events if event["ph"] == "X" and event["ts"] / 1e6 >= begin]
+    idle = _idle(spans := _spans(bars))
+    end = _shown(spans[:, 1], idle).max(initial=begin + 1e-3)
+    edges = np.linspace(begin, end, _BINS + 1)
+    found = {pid: _at_once([event for event in events if event["pid"] == pid], edges, idle) for pid in daemons}
     in_lane = [[lane == number for lane, _ in _LAYERS] for number in range(len(ROWS))]
     tops = [max(float(layers[lane].sum(0).max()) for layers in found.values()) for lane in in_lane]
     with figure(path, (11, 0.9 + 1.4 * len(daemons)), rows=len(daemons), sharex=True, squeeze=False) as axes:
         for axis, (pid, title) in zip(axes[:, 0], daemons.items(), strict=True):
             _draw_lanes(axis, edges, found[pid], tops)
-            opened = [e["ts"] / 1e6 for e in events if e["pid"] == pid and e["name"].endswith(" opened")]
-            axis.vlines([at for at in opened if at >= begin], 0, len(ROWS), "#5b6b7b", ":", linewidth=0.8)
+            opened = np.array([e["ts"] / 1e6 for e in events if e["pid"] == pid and e["name"].endswith(" opened")])
+            axis.vlines(_shown(opened[opened >= begin], idle), 0, len(ROWS), "#5b6b7b", ":", linewidth=0.8)
+            axis.vlines(_shown(idle[:, 0], idle), 0, len(ROWS), "#5b6b7b", linewidth=0.8)
             axis.set_title(title, fontsize="medium", loc="left")
-        axes[-1, 0].set_xlabel("seconds; dotted: a session begins")
+        left_out = f"; lines: in all {np.diff(idle).sum():.3g} s without work are left out" if len(idle) else ""
+        axes[-1, 0].set_xlabel(f"seconds; dotted: a session begins{left_out}")
         legend = axes[0, 0].get_legend_handles_labels()
         axes[0, 0].figure.legend(*legend, loc="outside lower center", ncols=3, fontsize="small")
 
 
-def _at_once(events: Sequence[Event], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _spans(bars: Sequence[Event]) -> npt.NDArray[np.float64]:
+    """When each began and ended, in seconds: [bars, 2]."""
+    return np.array([(bar["ts"], bar["ts"] + bar["dur"]) for bar in bars]).reshape(-1, 2) / 1e6
+
+
+def _idle(spans: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """When none of ``spans`` [n, 2] was under way for long: [times, 2]."""
+    begins, ends = np.sort(spans[:, 0])[1:], np.maximum.accumulate(spans[np.argsort(spans[:, 0]), 1])
+    gaps = (begins - ends[:-1]).clip(0.0)
+    long = gaps > max(0.1, _GAP * (np.ptp(spans) - gaps.sum())) if len(spans) else gaps > 0.0
+    return np.stack([ends[:-1][long], begins[long]], 1)
+
+
+def _shown(times: npt.NDArray[np.float64], idle: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Where ``times`` lie in a picture without the ``idle`` times [n, 2]."""
+    passed = np.diff(idle, prepend=idle[:, :1]).cumsum()  # at both ends of each
+    return times - np.interp(times, idle.ravel(), passed) if len(idle) else times
+
+
+def _at_once(
+    events: Sequence[Event], edges: npt.NDArray[np.float64], idle: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Of a daemon what was under way on average in each bin, by ``_LAYERS``: [layers, bins]."""
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    spans: list[list[tuple[float, float]]] = [[] for _ in _LAYERS]
+    bars: list[list[Event]] = [[] for _ in _LAYERS]
     for bar in (event for event in events if event["ph"] == "X"):
         lane = ROWS.index(names[bar["tid"]].rpartition(" ")[0])
         layer = lane + 2 if lane else {"waits": 1, "sent": 2}.get(bar["name"].rpartition(" ")[2], 0)
-        spans[layer].append((bar["ts"] / 1e6, (bar["ts"] + bar["dur"]) / 1e6))
-    return np.stack([_under_way(np.array(of).reshape(-1, 2), edges) for of in spans])
+        bars[layer].append(bar)
+    return np.stack([_under_way(_shown(_spans(of), idle), edges) for of in bars])
 
 
 def _under_way(spans: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

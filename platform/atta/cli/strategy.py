@@ -12,7 +12,6 @@ from rich.table import Table
 from atta.cli import output
 from atta.errors import ConfigError
 from atta.observe.machine.memory import total_bytes
-from atta.observe.packages import need
 
 if TYPE_CHECKING:
     from atta.train.planning.count import Question
@@ -38,7 +37,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         raise ConfigError("--link: must be more than 0")
     if not options["probe"] > 0:
         raise ConfigError("--probe: must be more than 0")
-    need("planning a strategy", "torch", "torch_geometric")
+    output.load_torch("planning a strategy", quiet=quiet)
     from atta.partition.dataset import Dataset
 
     dataset = Dataset.open(data, verify=False)

@@ -12,10 +12,18 @@ from click.core import ParameterSource
 
 import atta
 from atta.cli.options import STRATEGY, StrategyCommand, command, config_option, plugin_option, settings_options
-from atta.cli.output import NODE_RANK, check_folder, echo, json_option, plot_option, quiet_option, write_json
+from atta.cli.output import (
+    NODE_RANK,
+    check_folder,
+    echo,
+    json_option,
+    load_torch,
+    plot_option,
+    quiet_option,
+    write_json,
+)
 from atta.errors import ConfigError, DataError
 from atta.observe.lastwords import counted
-from atta.observe.packages import need
 from atta.train.config import TrainConfig
 from atta.train.settings.servers import ServerSettings
 from atta.train.strategies import STRATEGIES
@@ -76,7 +84,7 @@ def train(
     if explain:
         _explain(TrainConfig.from_dict({**settings, **strategy}))
         return
-    need("training", "torch", "torch_geometric")
+    load_torch("training", quiet=quiet)
     config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
     if settings["checkpoint"] and node_rank == 0:
         check_folder("--checkpoint", settings["checkpoint"])
@@ -164,7 +172,7 @@ def worker(address: str, number: int) -> None:
         key = b""
     if not key:
         raise ConfigError("standard input holds no key; trainers start their workers, with a key of the job")
-    need("a worker", "torch")
+    load_torch("a worker", quiet=True)
     from atta.train.dorylus.worker import work_for
 
     work_for(address, key, number)

@@ -30,6 +30,7 @@ from atta.cli.output import (
     SIZE,
     ReportConsole,
     echo,
+    load_torch,
     printer,
     progress_bars,
     teller,
@@ -295,3 +296,14 @@ def test_sizes_of_a_graph_are_told_in_the_right_number(tmp_path: Path) -> None:
             out.add_nodes("node", vertices)
             out.add_edges("node__to__node", np.arange(vertices - 1), np.arange(1, vertices))
         assert Graph.open(tmp_path / str(vertices)).schema.sizes == said
+
+
+def test_a_terminal_is_told_what_takes_seconds(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load_torch("training")
+    assert capfd.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    load_torch("training")
+    load_torch("training", quiet=True)
+    assert capfd.readouterr().err == "loading PyTorch\n"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from atta.cli.main import cli
-from atta.cli.pictures import _phases, _under_way, draw_graph, draw_run, draw_runs, draw_timeline
+from atta.cli.pictures import _idle, _phases, _shown, _under_way, draw_graph, draw_run, draw_runs, draw_timeline
 from atta.errors import ConfigError
 from atta.observe.recording import BatchMark, Recording, ServedSpan, SessionMark, TaskSpan
 from atta.observe.timeline import trace_events
@@ -134,10 +134,27 @@ def test_what_is_under_way_is_counted() -> None:
     assert not _under_way(np.zeros((0, 2)), edges).any()
 
 
+def test_times_without_work_are_left_out() -> None:
+    rng = np.random.default_rng(1)
+    start = np.concatenate([rng.uniform(0, 4, 200), rng.uniform(50, 54, 200), rng.uniform(99, 100, 200)])
+    spans = np.stack([start, start + rng.exponential(0.1, 600)], 1)
+    at_work = ((spans[:, :1] <= (fine := np.arange(0, 103, 1e-3))) & (fine < spans[:, 1:])).any(0)
+    idle = _idle(spans)
+    np.testing.assert_allclose(np.diff(idle).sum(), (~at_work[: int(spans.max() * 1e3)]).sum() / 1e3, atol=0.5)
+    assert len(idle) == 2
+    shown = _shown(fine, idle)
+    assert (np.diff(shown) >= -1e-9).all()  # in order
+    np.testing.assert_allclose(np.ptp(shown[at_work]), at_work.sum() / 1e3, atol=0.5)
+    assert not len(_idle(spans[:0]))
+    assert not len(_idle(spans[:200]))
+
+
 def test_a_timeline_has_a_row_for_each_daemon_and_begins_with_the_first_batch(words: Callable[..., str]) -> None:
     task = TaskSpan(7.5, 5.0, 5.0, "s", 0, 0, "feature", "f", "net", 1, 0, 1, 1.0, 1, 2, 3, 4, "done")
     marks = [
-        BatchMark(5.0 + at, what, "s", n, n) for n in range(2) for at, what in enumerate(("launched", "ready", "taken"))
+        BatchMark(5.0 + at, what, "s", n, n)
+        for n in range(2)
+        for at, what in enumerate(("launched", "ready", "taken", "sent"))
     ]
     entries = (ServedSpan(1.0, 0.5, "Pull", 7), SessionMark(5.0, "opened", "s", "j", 1, 9), *marks, task)
     recordings = [Recording(part, f"10.0.0.{part}:7000", 8.0, 0, 99, False, entries) for part in range(3)]
@@ -146,4 +163,8 @@ def test_a_timeline_has_a_row_for_each_daemon_and_begins_with_the_first_batch(wo
         assert f"part {recording.part} at {recording.address}" in found
     assert found.count("batches, ≤ 2") == found.count("network, ≤ 1") == found.count("served, ≤ 0") == 3
     assert "batches that wait" in found
+    assert "left out" not in found
     assert "seconds" in words(draw_timeline, trace_events([replace(recordings[0], entries=())]))
+    late = [mark._replace(at=mark.at + 60.0, batch=mark.batch + 2, dag=mark.dag + 2) for mark in marks]
+    parted = words(draw_timeline, trace_events([replace(recordings[0], now=70.0, entries=(*entries, *late))]))
+    assert "57 s without work are left out" in parted

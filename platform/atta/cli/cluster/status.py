@@ -61,7 +61,13 @@ def status(target: str, interval: float, wait: float, everything: bool, json_fil
         if everything:
             console.print(_counters(found))
     if error := down(known):
-        raise error
+        first = next((answer for answer in known if isinstance(answer.error, errors.UnavailableError)), None)
+        start = (
+            ""
+            if first is None
+            else f" (atta serve --data DATASET --part {first.part} --listen {first.address} starts one)"
+        )
+        raise errors.RemoteError(error.peer, f"{error.cause}{start}")
 
 
 def _as_of_now(answer: DaemonAnswer[Description], daemon: DaemonRates) -> DaemonAnswer[Description]:
