@@ -69,8 +69,7 @@ def check_sizing(instances: str | None) -> None:
 
 def run_sizing(base: Scenario, file: str, given: Mapping[str, Any], json_file: str | None, *, quiet: bool) -> None:
     """Simulate the machines of ``file``, and show what an epoch takes and costs on each."""
-    missing = [f"--{name}" for name in ("vertices", "edges", "sample") if given[name] is None]
-    if missing:
+    if missing := [f"--{name}" for name in ("vertices", "edges", "sample") if given[name] is None]:
         raise click.UsageError(f"--instances needs {', '.join(missing)}")
     instances = sizing.instances_of(
         read_toml(file), file, size=lambda text: int(_read(SIZE, text)), rate=lambda text: float(_read(RATE, text))

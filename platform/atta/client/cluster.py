@@ -235,8 +235,7 @@ class Cluster(PointQueries):
 
     def _meet_again(self, daemon: int, timeout_s: float | None) -> None:
         # On a link that swallows the question no answer comes: rather ask again than wait for all the time that is left.
-        within_s = ALONE_S if timeout_s is None else min(timeout_s, ALONE_S)
-        found = self._connections[daemon].describe(timeout=within_s)
+        found = self._connections[daemon].describe(timeout=ALONE_S if timeout_s is None else min(timeout_s, ALONE_S))
         self._connections[daemon].meet(found)
         self._descriptions[daemon] = found
 

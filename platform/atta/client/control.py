@@ -335,8 +335,7 @@ class Connection:
             self._finish_report()
         elif self._reporting is not None and not self._reporting.done():
             return
-        rows = [one.to_message() for one in figures]
-        request = control_pb2.ReportRequest(keep_s=keep_s, rows=rows)
+        request = control_pb2.ReportRequest(keep_s=keep_s, rows=[one.to_message() for one in figures])
         self._reporting = self.begin("ControlService.Report", request, timeout=REPORT_S)
 
     def trace(self, last_s: float = 0.0) -> Recording:

@@ -147,9 +147,7 @@ class Daemon:
         was loaded."""
         self.graph.files.check()
         loop = asyncio.get_running_loop()
-        self.front.serve_metrics(
-            self._identity, partial(_ask_loop, loop, self._figures), query_apps(self.queries, loop)
-        )
+        self.front.serve_metrics(self._identity, partial(self._scraped, loop), query_apps(self.queries, loop))
         parts = (self.graph, self.batches, self.tables)
         services = {name: service for part in parts for name, service in part.services.items()}
         recorder = self.batches.engine.recorder
@@ -210,7 +208,11 @@ class Daemon:
             **self._control.process.stats(),
         }
 
-    def _figures(self) -> DaemonFigures:
+    def _scraped(self, loop: asyncio.AbstractEventLoop) -> DaemonFigures:
+        """Read the figures on the event loop, where none changes meanwhile. The thread of a scrape calls this."""
+        return asyncio.run_coroutine_threadsafe(self._figures(), loop).result(SCRAPE_S)
+
+    async def _figures(self) -> DaemonFigures:
         return DaemonFigures(self._stats(), self.batches.engine.session_figures(), self._control.jobs.figures())
 
     def drain(self) -> None:
@@ -259,15 +261,6 @@ class Daemon:
         self.front.close()
         self.tables.close()
         log.info("stopped")
-
-
-def _ask_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], DaemonFigures]) -> DaemonFigures:
-    """Call ``read`` on the event loop, where no figure changes meanwhile. The thread of a scrape calls this."""
-
-    async def ask() -> DaemonFigures:
-        return read()
-
-    return asyncio.run_coroutine_threadsafe(ask(), loop).result(SCRAPE_S)
 
 
 def serve(

@@ -108,8 +108,7 @@ def row_pieces(cache: RowCache, heat: HaloHeat, source: FillSource) -> Iterator[
         for owner, (low, high) in enumerate(pairwise(bounds.tolist())):
             slots = low + np.argsort(-asked[low:high], kind="stable")
             for first in range(0, high - low, step):
-                part = np.sort(slots[first : first + step])
-                yield FillPiece(owner, partial(fetch, node_type, kept, owner, part))
+                yield FillPiece(owner, partial(fetch, node_type, kept, owner, np.sort(slots[first : first + step])))
 
 
 def _edges_of(ids: np.ndarray, heat: HaloHeat, node_type: str) -> np.ndarray:

@@ -93,8 +93,7 @@ def _divided(config: DaemonConfig, need: needs.Needs) -> needs.MemoryPlan:
     joined = len(config.parts) > 1
     if joined:
         _check_joinable(config, need.partition)
-    memory = "copy" if joined else config.memory
-    wish = needs.MemoryWish(memory, config.cache_bytes, config.buffer_bytes)
+    wish = needs.MemoryWish("copy" if joined else config.memory, config.cache_bytes, config.buffer_bytes)
     with machine_room() as (limit, free):
         plan = _planned(need, needs.MachineRoom(limit, free), wish)
         claim(plan.total)

@@ -31,8 +31,7 @@ class DiskTable:
         """``slots``: number of rows that stay in memory. Raises DataError: the file cannot be opened."""
         with _blaming():
             half_life = min(MOST_HALF_LIFE, max(rows, 1))
-            start = array_start(path)
-            self.native = _native.DiskRows(str(path), start, rows, row_bytes, slots, half_life, True, True)
+            self.native = _native.DiskRows(str(path), array_start(path), rows, row_bytes, slots, half_life, True, True)
 
     def gather(self, rows: np.ndarray, out: np.ndarray, positions: np.ndarray | None = None, turn: int = -1) -> None:
         """``out[positions[i]] = table[rows[i]]``, or ``out[i]``. ``turn``: of the batch that asks, see ``DiskData.expect``.

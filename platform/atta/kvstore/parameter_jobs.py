@@ -310,8 +310,7 @@ class ParameterJobs:
             NonFiniteError: the weights have an infinity or NaN.
             QuotaExceededError: no room, or too many jobs.
         """
-        existing = self._jobs.get(spec.name)
-        if existing is not None:
+        if (existing := self._jobs.get(spec.name)) is not None:
             if existing.spec != spec:
                 raise ConfigError(f"weights of {spec.name} exist, and were described otherwise: {existing.spec}")
             return self.get(spec.name, now)

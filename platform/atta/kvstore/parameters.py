@@ -126,8 +126,7 @@ class ParameterSpec:
 
     def check_state(self) -> None:
         """Raise ConfigError where weights and moments together are too long for a message."""
-        nbytes = (1 + self.optimiser.moments) * self.size * self.itemsize
-        if nbytes > 4 * MAX_SIZE:
+        if (nbytes := (1 + self.optimiser.moments) * self.size * self.itemsize) > 4 * MAX_SIZE:
             raise ConfigError(
                 f"weights of {self.name}: {nbytes} bytes with what the optimiser keeps; at most {4 * MAX_SIZE} fit a message"
             )

@@ -339,8 +339,7 @@ class MutableSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict for JSON."""
-        value = {name: getattr(self, name) for name in self.__slots__}
-        return value | {
+        return {name: getattr(self, name) for name in self.__slots__} | {
             "row_shape": list(self.row_shape),
             "optimiser": None
             if self.optimiser is None

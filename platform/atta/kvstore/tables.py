@@ -101,8 +101,7 @@ class Tables:
         if self._given_up is not None and spec.lease_s is None:
             raise self._given_up
         with self._change():
-            existing = self._tables.get(spec.name)
-            if existing is not None:
+            if (existing := self._tables.get(spec.name)) is not None:
                 existing.renew_lease()
                 _check_same(existing, spec, first_row, rows)
                 if whole and not existing.whole and existing.table_id == table_id:
@@ -259,8 +258,7 @@ class Tables:
                     file.write(file.begin(saved, arrays))
 
     def _contents(self, tables: Sequence[MutableTable], snapshot_id: str) -> Contents:
-        names = [table.spec.name for table in tables]
-        return Contents(names, snapshot_id, time.time_ns(), self._dataset_id)
+        return Contents([table.spec.name for table in tables], snapshot_id, time.time_ns(), self._dataset_id)
 
     def write(
         self,
@@ -273,8 +271,7 @@ class Tables:
     ) -> None:
         """Write ``tables`` into a folder that exists. The caller completes the folder. Raises DataError. ``header``:
         see ``TablesWriter``. ``over``: a folder like it, whose file may be taken and written over."""
-        contents = self._contents(tables, snapshot_id)
-        with TablesWriter(folder, contents, header, over and over / TABLES_FILE) as file:
+        with TablesWriter(folder, self._contents(tables, snapshot_id), header, over and over / TABLES_FILE) as file:
             for table in tables:
                 # A closed table takes no pushes, so writing it delays no push and needs no copy. If there is no room,
                 # it cannot be copied either.
@@ -328,8 +325,7 @@ class Tables:
 
     def recovered(self, tables: Mapping[str, MutableTable]) -> None:
         """Hold the tables that the log had, also if they were given up; raises QuotaExceededError if they are too large."""
-        total = sum(table.nbytes for table in tables.values())
-        if total > self.quota_bytes:
+        if (total := sum(table.nbytes for table in tables.values())) > self.quota_bytes:
             raise QuotaExceededError(
                 f"the tables that were kept have {total} bytes, the quota is {self.quota_bytes}; start with more --tables"
             )
@@ -398,8 +394,7 @@ class Tables:
         self._check_memory(what, more + for_a_while)
 
     def _check_memory(self, what: str, more: int) -> None:
-        room = self._room()
-        if more > room:
+        if more > (room := self._room()):
             raise QuotaExceededError(
                 f"{what}: {more} more bytes of memory; the daemon may take {room} more (of the machine or its control group)"
             )

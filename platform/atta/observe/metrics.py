@@ -50,8 +50,7 @@ class DaemonCollector(Collector):
             series = family_of(figure)
             self._add(metrics, series.family, series.labels, value)
         for shown in found.sessions[:MAX_SESSIONS]:
-            labels = (shown.job[:MAX_JOB_CHARS], shown.session)
-            self._add_all(metrics, shown, SESSION_FIGURES, SESSION_LABELS, labels)
+            self._add_all(metrics, shown, SESSION_FIGURES, SESSION_LABELS, (shown.job[:MAX_JOB_CHARS], shown.session))
         for job in found.jobs:
             self._add_all(metrics, job, JOB_FIGURES, JOB_LABELS, (job.job, str(job.layer), job.direction))
         yield InfoMetricFamily("atta_daemon", "What is served.", {"part": self._part, **self._about})
@@ -67,8 +66,7 @@ class DaemonCollector(Collector):
     ) -> None:
         """Add the fields of ``figures`` that ``families`` has; ``names`` of labels and their values."""
         for field, family in families.items():
-            value = getattr(figures, field)
-            if value is not None:
+            if (value := getattr(figures, field)) is not None:
                 self._add(metrics, Family(family.name, family.help, family.counter, names), labels, value)
 
     def _add(

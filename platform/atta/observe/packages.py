@@ -26,11 +26,12 @@ def machine() -> dict[str, Any]:
     """CPU model, usable cores, memory in bytes, and the GPU if torch is loaded and sees one."""
     import psutil  # only here: `import atta` reads the version
 
+    torch = sys.modules.get("torch")
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpu": _gpu(),
+        "gpu": torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None,
     }
 
 
@@ -49,11 +50,6 @@ def _cpu() -> str:
     except OSError:
         return "unknown"
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _gpu() -> str | None:
-    torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None
 
 
 EXTRAS = {

@@ -149,8 +149,7 @@ class Scheduler:
         return running[-1] if running else self._paces.get(loader)
 
     def _session_closed(self, event: events.SessionClosed, now: float, actions: list[events.Action]) -> None:
-        session = self._sessions.get(event.session)
-        if session is not None:
+        if (session := self._sessions.get(event.session)) is not None:
             self._close(session, now, actions)
 
     def _close(self, session: ScheduledSession, now: float, actions: list[events.Action]) -> None:
@@ -252,8 +251,7 @@ class Scheduler:
         dag.parked = []
 
     def _task_failed(self, event: events.TaskFailed, now: float, actions: list[events.Action]) -> None:
-        dag = self._answered(event.dag, event.task)
-        if dag is not None:
+        if (dag := self._answered(event.dag, event.task)) is not None:
             actions.append(events.FailSession(dag.session.name, dag.id, event.task))
             self._close(dag.session, now, actions)
 
@@ -305,11 +303,9 @@ class Scheduler:
                 self._cramped[session.name] = session
                 return
             # Sessions that wait for the lanes have their turns first.
-            earlier = any(other.turn < session.turn for other in self._able())
-            self._load.saturated = earlier or self._saturated()
+            self._load.saturated = any(other.turn < session.turn for other in self._able()) or self._saturated()
             self._look_at_workers()
-            wait = self._due(session, self._load, now, self._config)
-            if wait > 0:
+            if (wait := self._due(session, self._load, now, self._config)) > 0:
                 if wait < math.inf:
                     self._wakeups.plan(session, now + wait)
                 elif self._load.saturated or not session.may_widen(self._load, self._config):

@@ -71,8 +71,7 @@ class Machine:
             for threads, wakes in ((1, 1), (scenario.serve_threads, 1), (scenario.scheduler.workers, 1), (1, 2))
         )  # a batch reaches the consumer by way of a thread of the connection
         own_rows = model.profile.disk_reads > 0
-        of_scheduler = replace(scenario.scheduler, window=scenario.rows_window, own_rows=own_rows)
-        self._scheduler = Scheduler(of_scheduler, index)
+        self._scheduler = Scheduler(replace(scenario.scheduler, window=scenario.rows_window, own_rows=own_rows), index)
         self._oldest_first = policy_named(scenario.scheduler.policy).oldest_first
         self._scenario, self._model, self._costs = scenario, model, model.profile.loop
         self._clock, self._switch = clock, switch

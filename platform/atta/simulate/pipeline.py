@@ -243,8 +243,7 @@ class SimulatedPipeline:
             trainer.progress.end(work)
             stage = trainer.progress.stages[work.stage]
             if stage.gives_gradient:
-                at = self._clock.now + self._is.rtt_s
-                self._clock.at(at, self._count, trainer, work, stage.layer, begun.version)
+                self._clock.at(self._clock.now + self._is.rtt_s, self._count, trainer, work, stage.layer, begun.version)
         self._step(trainer)
 
     def _dies(self, trainer: _Trainer, worker: int) -> None:

@@ -90,8 +90,7 @@ class Cores:
 
     def _advance(self) -> None:
         now, running = self._clock.now, len(self._threads)
-        passed = now - self._at
-        if passed > 0:
+        if (passed := now - self._at) > 0:
             self._at = now
             if running:
                 using = min(running, self.count)

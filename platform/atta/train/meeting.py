@@ -352,8 +352,7 @@ def join_meeting(address: str, *, run: str, rank: int, world: int, life: int, fo
     """Join the meeting of a run at ``HOST:PORT``: the process group then is one of notes."""
     host, _, port = address.rpartition(":")
     store = dist.TCPStore(host.strip("[]"), int(port), None, False, timedelta(seconds=60))  # type: ignore[attr-defined]
-    notes = Notes(store)
-    meeting = Meeting(notes.below("meeting"), run=run, rank=rank, world=world, life=life, folder=folder)
+    meeting = Meeting(Notes(store).below("meeting"), run=run, rank=rank, world=world, life=life, folder=folder)
 
     def made(store: Any, rank: int, size: int, timeout: timedelta) -> StoreGroup:
         group = StoreGroup(Notes(store), rank, size, meeting)

@@ -244,9 +244,8 @@ def joined_ray(*, local: bool = False) -> Any:
     here if there is none. Raises ConfigError: Ray is not installed; UnavailableError: there is no Ray cluster."""
     ray = load("Ray", "ray")
     if not ray.is_initialized():
-        address = None if local else "auto"
         try:
-            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="error")
+            ray.init(address=None if local else "auto", namespace=NAMESPACE, log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError) as error:
             raise UnavailableError("Ray", f"no cluster to connect to: {first_line(error)}") from None
     return ray
@@ -344,8 +343,7 @@ def await_names(
     while missing:
         left = until - clock()
         if left <= 0:
-            cause = f"the host name has no address after {within_s:g} s"
-            raise UnavailableError(_listed(missing), cause)
+            raise UnavailableError(_listed(missing), f"the host name has no address after {within_s:g} s")
         sleep(min(RETRY_S, left))
         missing = _without(missing, known)
 

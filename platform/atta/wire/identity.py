@@ -90,8 +90,7 @@ def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
 def check_contract(found: Mapping[str, str], address: str, meant: Mapping[str, str], other: str) -> None:
     """Refuse the daemon at ``address`` if it may answer differently from ``other``, whose contract is ``meant``. Contracts
     are those of ``atta.samplers.local.contract``. Raises SamplingContractError: names both, and the parts that differ."""
-    names = sorted(name for name in {*found, *meant} if found.get(name) != meant.get(name))
-    if names:
+    if names := sorted(name for name in {*found, *meant} if found.get(name) != meant.get(name)):
         told = [f"{name}: {found.get(name, 'missing')}, there {meant.get(name, 'missing')}" for name in names[:_TOLD]]
         more = [f"and {len(names) - _TOLD} more"] if len(names) > _TOLD else []
         raise SamplingContractError(

@@ -57,8 +57,7 @@ class RunningFleet:
             away = isinstance(answer.error, UnavailableError) and is_gone(self._pids.get(answer.address, 0))
             return Seen(answer.part, answer.address, leaving=not away)
         pid = found.pid if found.machine == machine_id() and not is_gone(found.pid) else 0
-        about = (found.incarnation, found.draining)
-        return Seen(answer.part, answer.address, *about, pid=pid, version=found.version)
+        return Seen(answer.part, answer.address, found.incarnation, found.draining, pid=pid, version=found.version)
 
     def stop(self, daemon: Seen) -> None:
         """Ask it to drain and exit."""
@@ -200,8 +199,7 @@ def roll(
             rolling.run(interrupted)
     finally:
         fleet.close()
-        done = [one.to_dict() for one in rolling.rolled]
-        write_json(json_file, {"schema": 1, "cluster": target, "daemons": done})
+        write_json(json_file, {"schema": 1, "cluster": target, "daemons": [one.to_dict() for one in rolling.rolled]})
 
 
 @contextmanager

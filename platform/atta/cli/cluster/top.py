@@ -173,8 +173,7 @@ def _once(watch: Watch, target: str, interval: float, json_file: str | None) -> 
     watch.look()
     time.sleep(interval)
     daemons = watch.look()
-    document = {"schema": 1, "interval_s": interval, "daemons": [daemon.to_dict() for daemon in daemons]}
-    write_json(json_file, document)
+    write_json(json_file, {"schema": 1, "interval_s": interval, "daemons": [daemon.to_dict() for daemon in daemons]})
     if json_file != "-":
         console = printer()
         console.print(picture(target, daemons, console.width))

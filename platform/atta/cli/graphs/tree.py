@@ -90,8 +90,7 @@ def _drawn(dataset: Dataset, batch: atta.MiniBatch, seed_type: str) -> DrawnTree
     edges = []
     for e in batch.edge_types:
         source, target = dataset.schema.endpoints(e)
-        ends = batch.edge_index(e)
-        edges += [(first[source] + u, first[target] + v) for u, v in ends.T.tolist()]
+        edges += [(first[source] + u, first[target] + v) for u, v in batch.edge_index(e).T.tolist()]
     return DrawnTree(vertices, edges)
 
 

@@ -67,8 +67,7 @@ class MiniBatch(SampledBatch):
         return to_networkx(self, tables)
 
     def __repr__(self) -> str:
-        counts = f"{self.batch_size} seeds, {self.num_nodes} nodes, {self.num_edges} edges"
-        return f"MiniBatch({counts})"
+        return f"MiniBatch({self.batch_size} seeds, {self.num_nodes} nodes, {self.num_edges} edges)"
 
     def _repr_html_(self) -> str:
         types = self.node_types

@@ -161,8 +161,7 @@ class PinnedSlots:
         self._pages.unpin(base + start)
 
     def _drop(self, key: tuple[int, int]) -> None:
-        slot = self._slots.pop(key, None)
-        if slot is not None:
+        if (slot := self._slots.pop(key, None)) is not None:
             for start in list(slot.ranges):
                 self._unpin(key[0], slot, start)
 

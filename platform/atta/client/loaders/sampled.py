@@ -350,8 +350,7 @@ class SampledBatch:
 
     def num_sampled_nodes(self, node_type: str | None = None) -> list[int]:
         """Number of new vertices per hop. The first entry counts the seeds and their positive and negative samples."""
-        name = self._node_type(node_type)
-        steps = [int(n) for n in self._array(f"hops/{name}")]
+        steps = [int(n) for n in self._array(f"hops/{self._node_type(node_type)}")]
         if not steps:
             return [0] * (self._hops() + 1)
         first = len(steps) - self._hops()

@@ -20,8 +20,7 @@ _EDGE_ARRAYS = ("row", "col", "e_id", "edge_weight")
 
 def subgraph_name(given: Any) -> str:
     """One of ``SUBGRAPHS`` from its name or PyG's ``SubgraphType``; raises UnknownNameError."""
-    name = str(getattr(given, "value", given))
-    return known_name("subgraph type", name, SUBGRAPHS)
+    return known_name("subgraph type", str(getattr(given, "value", given)), SUBGRAPHS)
 
 
 def reverse_types(schema: Schema, edge_type: str) -> list[str]:
@@ -38,8 +37,7 @@ def reverses_of(schema: Schema) -> dict[str, str]:
     """The type of each edge type's reverses. Types without one, or with several, are left out, with a warning."""
     found = {}
     for edge_type in schema.edge_types:
-        able = reverse_types(schema, edge_type)
-        if len(able) == 1:
+        if len(able := reverse_types(schema, edge_type)) == 1:
             found[edge_type] = able[0]
         else:
             warnings.warn(

@@ -143,10 +143,9 @@ class SessionState:
         does nothing, and neither does a forked child: its parent's session goes on."""
         if not self._ends():
             return
-        timeout = min(ANSWER_S, self.patience_s)
         try:
             with contextlib.suppress(AttaError, ValueError):
-                self.connection.call("SessionService.Close", self._request(), timeout=timeout)
+                self.connection.call("SessionService.Close", self._request(), timeout=min(ANSWER_S, self.patience_s))
         finally:
             self.end_calls()
 

@@ -90,8 +90,7 @@ class ResumingStream(Iterator[RawBatch]):
                 if not self._reconnect_s or self._ended_at == self.place.batch:
                     raise
                 self._ended_at = self.place.batch
-                ended = errors.UnavailableError(self._stream.address, str(error))
-                self._stream = self._same(self._reopened(ended))
+                self._stream = self._same(self._reopened(errors.UnavailableError(self._stream.address, str(error))))
             else:
                 self.place.batch += 1
                 self._silences = 0

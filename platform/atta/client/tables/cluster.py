@@ -173,14 +173,12 @@ class ClusterTables:
 
     @staticmethod
     def _described(connection: Connection, name: str) -> table_pb2.TableInfo | None:
-        request = table_pb2.DescribeTableRequest(name=name, if_there=True)
-        info = connection.call("TableService.Describe", request)
+        info = connection.call("TableService.Describe", table_pb2.DescribeTableRequest(name=name, if_there=True))
         return info if info.spec else None
 
     def _check_same(self, name: str, infos: Sequence[table_pb2.TableInfo | None]) -> None:
         """Raise RemoteError unless all shards were created, and last loaded, together."""
-        origins = _origins(infos)
-        if len(origins) > 1:
+        if len(origins := _origins(infos)) > 1:
             raise RemoteError(
                 self._places(infos, origins[1]),
                 f"its rows of table {name!r} were created or loaded apart from those of {self._places(infos, origins[0])}: "
@@ -259,8 +257,7 @@ class ClusterTables:
             for connection, infos in zip(self._connections, parts, strict=True)
         ]
         for part, connection, found in zip(self._parts, self._connections, tables, strict=True):
-            different = sorted(name for name, _ in found ^ tables[0])
-            if different:
+            if different := sorted(name for name, _ in found ^ tables[0]):
                 raise RemoteError(
                     connection.address,
                     f"part {part} does not have the same tables as part {self._parts[0]}: {', '.join(different)} may be "

@@ -128,8 +128,7 @@ class RemoteTable:
     def locate(self, ids: np.ndarray) -> np.ndarray:
         """int64 [n]: the rows of users' ``ids`` of vertices or edges. In a ``range`` table ids are rows. Raises
         ConfigError: an unknown vertex or edge."""
-        connections = [shard.connection for shard in self._shards]
-        return located(connections, self._dataset_id, self.spec.policy, ids)
+        return located([shard.connection for shard in self._shards], self._dataset_id, self.spec.policy, ids)
 
     def pull(self, rows: np.ndarray, **options: Unpack[PullOptions]) -> Pulled:
         """Values [n, *row shape] of global ``rows`` (int64 [n], may repeat) and, if asked for, their versions int64 [n].
@@ -237,8 +236,7 @@ class RemoteTable:
         become that large; QuotaExceededError: the owner has no room."""
         last, rows = self._shards[-1], whole(f"table {self.spec.name}: rows", rows, 0, MAX_ROWS)
         request = table_pb2.GrowTableRequest(name=self.spec.name, table_id=self.table_id, rows=rows)
-        info = last.connection.call("TableService.Grow", request)
-        last.rows = rows_told(self.spec, last.connection.address, info)
+        last.rows = rows_told(self.spec, last.connection.address, last.connection.call("TableService.Grow", request))
 
     def check(self, rows: np.ndarray) -> None:
         """Raise ConfigError unless the table has these rows (int64 [n]). Counts them anew first if that may help."""
@@ -260,8 +258,7 @@ class RemoteTable:
 
     def _by_owner(self, rows: np.ndarray) -> Iterator[tuple[TableShard, np.ndarray]]:
         self.check(rows)
-        firsts = self.first_rows
-        owners = np.searchsorted(firsts, rows, side="right") - 1
+        owners = np.searchsorted(self.first_rows, rows, side="right") - 1
         order = np.argsort(owners, kind="stable")
         bounds = np.searchsorted(owners[order], np.arange(len(self._shards) + 1))
         for shard, lo, hi in zip(self._shards, bounds[:-1], bounds[1:], strict=True):

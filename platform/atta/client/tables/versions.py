@@ -111,8 +111,7 @@ def publish_edges(
     with publishing(data, addresses, credentials, keep) as publisher:
         of = find_edges(publisher.dataset, edge_type)
         folder, file = (None if path is None else Path(path) for path in (added, removed))
-        new = NewEdges.open(publisher.present, of[0], folder, file, replaces=replaces)
-        return publisher.publish(of, new)
+        return publisher.publish(of, NewEdges.open(publisher.present, of[0], folder, file, replaces=replaces))
 
 
 def publish_vertices(
@@ -285,8 +284,7 @@ class EdgeUpdater:
                 self._refuse(batch / name, str(error))
         done = self._nothing
         if found:
-            new = NewEdges.joined([*found.values()])
-            done = self.publisher.publish(self.of, new, {str(self.folder): batch.name})
+            done = self.publisher.publish(self.of, NewEdges.joined([*found.values()]), {str(self.folder): batch.name})
         return replace(done, updates=[*found], refused=refused)
 
     def _update(self, present: Present, path: Path) -> NewEdges:

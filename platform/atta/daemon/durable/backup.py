@@ -286,8 +286,7 @@ class Candidate:
             return
         if self._clock() - self._heard < self._after_s:
             return
-        ballot = Ballot(*copied, self._own)
-        refusals = await self._refusals(ballot)
+        refusals = await self._refusals(Ballot(*copied, self._own))
         votes = refusals.count("")
         log.warning("asks to take over the tables", part=self._part, votes=votes, daemons=len(self._neighbours))
         if is_majority(votes, len(self._neighbours)):

@@ -78,8 +78,7 @@ class DaemonTables:
         holder = Holder(folder, tables_about(config, dataset), self._store_id, self._check_free, self._take_over)
         neighbours = Neighbours(config.peers, dataset.dataset_id, config.listen, self._outgoing)
         votes = VoteBook(folder.with_name(f"{folder.name}.{config.listen.replace(':', '-')}.votes"))
-        keeps = config.keep_backup
-        backup = BackupService(holder, config.listen, keeps=keeps, neighbours=neighbours, votes=votes)
+        backup = BackupService(holder, config.listen, keeps=config.keep_backup, neighbours=neighbours, votes=votes)
         if not config.promote_after_s:
             return backup, None
         return backup, Candidate(backup, neighbours, config.listen, config.parts.start, config.promote_after_s)

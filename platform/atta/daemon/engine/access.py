@@ -60,8 +60,7 @@ class ClusterAccess:
         since = dataset.times(target) if request.by_time else None
         if request.by_time and since is None:
             raise ConfigError(f"degree sums by time: vertices of type {target!r} have no times")
-        everything = np.arange(dataset.schema.node_counts[target])
-        degrees = await self.of(edge_type).answer(requests.Degrees(everything))
+        degrees = await self.of(edge_type).answer(requests.Degrees(np.arange(dataset.schema.node_counts[target])))
         return requests.degree_sums(degrees[dataset.sorted_internal(target) if since is None else since.order])
 
 
@@ -115,8 +114,7 @@ class Conversation:
                     self._access.pool, probed, self._access.shard, question, self._edge_type, rows, mine
                 )
                 return
-            peer = self._access.peers[part]
-            out[at] = await peer.probe(self._edge_type, question, rows, mine, version=self._version)
+            out[at] = await self._access.peers[part].probe(self._edge_type, question, rows, mine, version=self._version)
             self.remote_rows += len(rows)
             self.remote_bytes += 8 * len(rows)
 

@@ -259,8 +259,7 @@ class Engine:
         self._runner.costs.answered(task, result.remote_bytes, result.requests)
         seconds = times[2] - times[1]
         running.count(task, result, seconds)
-        name = _COUNTERS[task.kind, task.lane]
-        self.counters[name] += 1
+        self.counters[_COUNTERS[task.kind, task.lane]] += 1
         return sched.TaskDone(dag, task, result.growth, result.expand, result.nbytes, seconds)
 
     def _changed_file(self) -> AttaError | None:

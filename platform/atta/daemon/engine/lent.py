@@ -147,12 +147,10 @@ def message_of(table: MutableTable, first: int, rows: np.ndarray, request: table
     if request.array:
         return Bulk(message, {ROWS_VALUES: _encoded(codec, table.pull(rows, request.array).values)})
     if request.HasField("version"):
-        values = table.pull_version(rows, request.version)
-        return Bulk(message, {ROWS_VALUES: _encoded(codec, values)})
+        return Bulk(message, {ROWS_VALUES: _encoded(codec, table.pull_version(rows, request.version))})
     if not codec:
         head = prefix(message, ROWS_VALUES, len(rows) * table.spec.row_bytes)
-        middle = prefix(table_pb2.RowsChunk(), ROWS_VERSIONS, 8 * len(rows))
-        return table.pack(rows, head, middle)
+        return table.pack(rows, head, prefix(table_pb2.RowsChunk(), ROWS_VERSIONS, 8 * len(rows)))
     found = table.pull(rows)
     payloads: dict[int, Any] = {} if found.versions is None else {ROWS_VERSIONS: found.versions}
     payloads[ROWS_VALUES] = _encoded(codec, found.values)

@@ -270,8 +270,7 @@ class TaskRunner:
         loop = asyncio.get_running_loop()
         if task.lane is Lane.NET:
             running.asks = True
-            talk = loop.create_task(self._converse(dag, running, task, ready))
-            self._talks[dag, task] = talk
+            self._talks[dag, task] = loop.create_task(self._converse(dag, running, task, ready))
         elif task.kind is Kind.SEED and running.alone:
             self._workers.do(partial(self._carry, loop, dag, running, task, ready))
         elif _run_by_loop(running, task, self._brief_us):
@@ -279,7 +278,7 @@ class TaskRunner:
                 loop.call_soon(self._run_brief)
             self._brief.append((dag, running, task, ready))
         else:
-            self._workers.do(partial(self._work_apart, loop, dag, running, task, ready))
+            self._workers.do(lambda: self._tell(loop, dag, running, [self._work(running, task, ready)]))
 
     def _run_brief(self) -> None:
         """Run the brief tasks at hand. Those that they make ready are for the next turn: what came in goes first."""
@@ -305,13 +304,8 @@ class TaskRunner:
             result = error
         return Ended(task, result, (ready, started, time.monotonic()))
 
-    def _work_apart(
-        self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, task: Task, ready: float
-    ) -> None:
-        self._tell(loop, dag, running, [self._work(running, task, ready)])
-
     def _carry(self, loop: asyncio.AbstractEventLoop, dag: int, running: RunningDag, task: Task, ready: float) -> None:
-        """The same with a batch's first task, and with those that it makes ready, until one is not at home."""
+        """Do a batch's first task, and those that it makes ready, until one is not at home."""
         instance = DagInstance(running.state.plan, self._part, self._chunk_rows)
         instance.start()
         at_home: deque[Task] = deque()

@@ -185,8 +185,7 @@ class Session:
     def let_go(self, sequences: Sequence[int]) -> None:
         """The consumer's last views of these batches are gone."""
         for sequence in sequences:
-            delivery = self.held.pop(sequence, None)
-            if delivery is not None:
+            if (delivery := self.held.pop(sequence, None)) is not None:
                 self.slots.release(delivery.slot)
 
     async def batch(self, sequence: int, wait_s: float) -> Delivery | None:

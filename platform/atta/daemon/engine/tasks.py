@@ -163,8 +163,7 @@ async def pull_jointly(wanted: Sequence[WantedRows], context: RemoteContext) -> 
             promises += [(rows, promise) for promise in pull.expected]
             asked.append(rows.only(_without(len(item.rows), pull.expected)) if pull.expected else rows)
         pulled = await _ask(asked, context)
-        again = [rows.only(promise.chosen) for rows, promise in promises if not await promise.came]
-        if again:
+        if again := [rows.only(promise.chosen) for rows, promise in promises if not await promise.came]:
             more = await _ask(again, context)
             pulled = TaskResult(
                 remote_rows=pulled.remote_rows + more.remote_rows,
@@ -207,8 +206,7 @@ def run_local(state: BatchState, task: Task, view: VersionView, turn: int = -1) 
             return TaskResult(growth=growth, expand=expand)
         case Kind.POSITIVE | Kind.NEGATIVE:
             op, rows, positions, key, _ = state.pair_item(task)
-            negative = op.kind is Kind.NEGATIVE
-            ids = view.shard.pair(op.edge_type, rows, count=op.count, negative=negative, stream_key=key)
+            ids = view.shard.pair(op.edge_type, rows, count=op.count, negative=op.kind is Kind.NEGATIVE, stream_key=key)
             state.accept_pairs(task, positions, ids)
             return TaskResult()
         case Kind.NEIGHBORHOOD:
@@ -267,8 +265,7 @@ def is_program(task: Task, home: int) -> bool:
 async def run_program(state: BatchState, task: Task, access: ClusterAccess, pool: Executor) -> TaskResult:
     """Run a sampler that asks about the whole graph. Its steps run on ``pool``; the owners of the vertices answer its
     questions."""
-    op = state.plan.op(task.op)
-    asked = access.of(op.edge_type)
+    asked = access.of(state.plan.op(task.op).edge_type)
     if task.kind is Kind.BATCH:
         sampled = await asked.run(await on_pool(pool, state.sampler, task.op))
         await on_pool(pool, state.accept_sampled, task.op, sampled)
@@ -292,8 +289,7 @@ async def run_remote(state: BatchState, task: Task, context: RemoteContext) -> T
         case Kind.NEIGHBORHOOD:
             return await _sample(state, task, context)
         case Kind.FEATURE:
-            reduces = state.plan.op(task.op).reduce
-            return await (_sum(state, task, context) if reduces else _pull(state, task, context))
+            return await (_sum(state, task, context) if state.plan.op(task.op).reduce else _pull(state, task, context))
         case _:
             raise AssertionError(f"{task} runs at home")
 

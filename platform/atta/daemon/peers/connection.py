@@ -116,7 +116,7 @@ class PeerConnection:
         ``meant``."""
         self._replicas, self.changes, self._parts, self._settings = replicas_of(addresses), 0, parts, settings
         self._stamp = self._stamp_now()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Future[list[None]]] = set()
         self.address, self._meant, self._deadline_s = self._replicas[0], meant, settings.deadline_s
         self._connect_s = min(settings.connect_s, settings.deadline_s)
         self.usual = self._channel(self.address)
@@ -228,12 +228,9 @@ class PeerConnection:
         """Close the connections of before, which nothing new goes over; what is under way may end."""
         old = [link for link in (self.usual, self._spare) if link is not None]
         self.usual, self._spare = fresh, None
-        closing = asyncio.ensure_future(self._close_later(old))
+        closing = asyncio.gather(*(link.channel.close(grace=self._deadline_s) for link in old))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
-
-    async def _close_later(self, old: list[Channel]) -> None:
-        await asyncio.gather(*(link.channel.close(grace=self._deadline_s) for link in old))
 
     def _change(self) -> None:
         """Take the next replica."""
@@ -249,8 +246,7 @@ class PeerConnection:
         while True:
             refusal: AttaError | None = None
             try:
-                reply = await self._described(until)
-                if reply is not None:
+                if (reply := await self._described(until)) is not None:
                     self._say_met(self._checked(reply))
                     self._known = True
                     return

@@ -220,8 +220,7 @@ class LinkSteps:
     def _finished(self) -> None:
         now = time.monotonic()
         for number in self._links.finished():
-            awaited = self._awaited.pop(number, None)
-            if awaited is not None:
+            if (awaited := self._awaited.pop(number, None)) is not None:
                 if not awaited.late:
                     self.hedges.answered(awaited.kind, now - awaited.began)
                 if not awaited.done.done():
@@ -283,7 +282,9 @@ class LinkedOwners(Owners):
             self._add_sample(step, item)
         await self._steps.run(step, "sample", age_ms)
         found = [
-            SampledRows(item, first, answer := Answer(counts, neighbors, edge_ids), _nbytes(answer))
+            SampledRows(
+                item, first, Answer(counts, neighbors, edge_ids), counts.nbytes + neighbors.nbytes + edge_ids.nbytes
+            )
             for number, item in enumerate(items)
             for first, counts, neighbors, edge_ids in step.answers(number)
         ]
@@ -298,12 +299,11 @@ class LinkedOwners(Owners):
 
     def _add_sample(self, step: _native.Step, item: SampleItem) -> None:
         assert item.starts is not None
-        bounded = item.fan_out >= 0 and item.method.bounded
         step.sample(
             self._numbers.edge_types[item.edge_type], item.rows, self._owners, item.starts,
             self._firsts[self._schema.endpoints(item.edge_type)[1]], item.fan_out, item.replace, item.stream_key,
             item.renewed, item.method.number, item.trees, item.times,
-            item.fan_out if bounded else self._schema.edge_counts[item.edge_type],
+            item.fan_out if item.fan_out >= 0 and item.method.bounded else self._schema.edge_counts[item.edge_type],
         )  # fmt: skip
 
     async def pull(
@@ -380,9 +380,4 @@ def _sums_of_one(item: SumItem, owner: int, first: int, sums: int) -> SumItem:
     """Sums ``first`` to ``first + sums`` of an item, which all are ``owner``'s."""
     ends = np.concatenate([[0], np.cumsum(item.counts)]).tolist()
     starts = np.where(np.arange(len(item.starts)) <= owner, 0, sums)
-    part = sums_of(item, slice(first, first + sums), slice(ends[first], ends[first + sums]), 0)
-    return replace(part, starts=starts)
-
-
-def _nbytes(answer: Answer) -> int:
-    return answer.counts.nbytes + answer.neighbors.nbytes + answer.edge_ids.nbytes
+    return replace(sums_of(item, slice(first, first + sums), slice(ends[first], ends[first + sums]), 0), starts=starts)

@@ -191,8 +191,7 @@ async def results_of(talks: Sequence[Coroutine[Any, Any, Result]]) -> list[Resul
 
 def _pieces(item: SampleItem | FeatureItem, step: int) -> Iterator[tuple[int, slice]]:
     assert item.starts is not None
-    bounds = item.starts.tolist()
-    for owner, (low, high) in enumerate(pairwise(bounds)):
+    for owner, (low, high) in enumerate(pairwise(item.starts.tolist())):
         for first in range(low, high, step):
             yield owner, slice(first, min(first + step, high))
 
@@ -359,8 +358,7 @@ class PullsUnderWay:
             last = self._last[key] = spare if spare is not None else _LastPulls(self._node_counts.get(key[0], 0))
         askers, sources = last.replace(rows, pull.number, positions)
         for number, earlier in last.open.items():
-            chosen = np.flatnonzero(askers == number)
-            if len(chosen) >= LEAST_ROWS:
+            if len(chosen := np.flatnonzero(askers == number)) >= LEAST_ROWS:
                 came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
                 shared = SharedRows(chosen, sources[chosen], positions[chosen], outs, came)
                 earlier.promised.append(shared)

@@ -267,8 +267,7 @@ class Peer:
         started = time.monotonic()
         calls = [self._call(self.connection.usual, method, request)]
         try:
-            late = self.hedges.patience(method)
-            if late is not None:
+            if (late := self.hedges.patience(method)) is not None:
                 await asyncio.wait(calls, timeout=late)
                 if not calls[0].done() and self.hedges.take():
                     calls.append(self._call(self.connection.spare, method, request))

@@ -236,8 +236,7 @@ class Attaching:
     async def ready(self, parts: Iterable[int]) -> None:
         """Attach to the owners of ``parts``, which are missing. An owner that cannot be had is left to messages."""
         now = time.monotonic()
-        due = [part for part in parts if self._not_before.get(part, 0.0) <= now]
-        if due:
+        if due := [part for part in parts if self._not_before.get(part, 0.0) <= now]:
             await asyncio.gather(*map(self._attach, due))
 
     def lost(self, part: int) -> None:

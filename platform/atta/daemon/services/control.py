@@ -66,10 +66,9 @@ class ControlService:
         return control_pb2.StatsReply(counters=self._stats())
 
     async def sessions(self, request: control_pb2.SessionsRequest, context: Context) -> control_pb2.SessionsReply:
-        figures = self._engine.session_figures()
         return control_pb2.SessionsReply(
             uptime_s=self.process.uptime_s,
-            sessions=[session.to_message() for session in figures],
+            sessions=[session.to_message() for session in self._engine.session_figures()],
             jobs=[job.to_message() for job in self.jobs.figures()],
         )
 

@@ -75,8 +75,7 @@ def choose_seeds(dataset: Dataset, seeds: session_pb2.Seeds) -> ChosenSeeds:
     match source:
         case "split":
             _check_room(dataset.schema.split_size(seeds.node_type, seeds.split))
-            members = dataset.split(seeds.node_type, seeds.split)
-            internal = np.asarray(members, dtype=np.int64)
+            internal = np.asarray(dataset.split(seeds.node_type, seeds.split), dtype=np.int64)
             chosen = ChosenSeeds(internal, np.asarray(dataset.ids(seeds.node_type)[internal]))
         case "all":
             _check_room(count := dataset.schema.in_use(seeds.node_type))

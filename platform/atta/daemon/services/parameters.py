@@ -48,8 +48,7 @@ class ParameterService:
         return _state(self._jobs.create(spec, values, _now(), version=request.message.version, moments=moments))
 
     async def join(self, request: weights_pb2.MemberRequest, context: Context) -> weights_pb2.JoinReply:
-        job = _of_trainers(self._job(request.name))
-        step = job.join(request.member, request.life, _now())
+        step = _of_trainers(self._job(request.name)).join(request.member, request.life, _now())
         self._wake(request.name)
         return weights_pb2.JoinReply(step=step)
 
@@ -60,8 +59,7 @@ class ParameterService:
         until = _now() + max(0.0, min(request.wait_s, LONG_POLL_S, lease_s / 4))
         while True:
             changed = self._changed.setdefault(name, asyncio.Event())
-            started = self._begun(request)
-            if started is not None:
+            if (started := self._begun(request)) is not None:
                 return _begun(started)
             if (left := until - _now()) <= 0:
                 return Bulk(weights_pb2.BeginStepReply(wait=True))
@@ -71,8 +69,7 @@ class ParameterService:
     async def push(self, request: Bulk, context: Context) -> weights_pb2.PushGradientReply:
         message = request.message
         job = self._job(message.name)
-        gradient = _vector(job.spec, request.payloads.get(GRADIENT_VALUES, b""))
-        pushed = _pushed(job, message, gradient)
+        pushed = _pushed(job, message, _vector(job.spec, request.payloads.get(GRADIENT_VALUES, b"")))
         if pushed.applied:
             self._updates += 1
             self._wake(message.name)
@@ -155,8 +152,7 @@ def _state(job: WeightsJob) -> weights_pb2.WeightsState:
 
 
 def _vector(spec: ParameterSpec, raw: bytes | memoryview) -> np.ndarray:
-    nbytes = memoryview(raw).nbytes
-    if nbytes % spec.itemsize:
+    if (nbytes := memoryview(raw).nbytes) % spec.itemsize:
         raise ConfigError(f"weights of {spec.name}: {nbytes} bytes are not numbers of {spec.dtype}")
     return np.frombuffer(raw, spec.dtype)
 

@@ -248,16 +248,14 @@ class QueryService:
     async def predict(self, request: query_pb2.PredictRequest, context: Context) -> query_pb2.PredictReply:
         ids = ids_of(request.ids, MOST_BYTES)
         new = UnseenVertices.parse(request, len(ids), MOST_BYTES)
-        query = PointQuery(request.what, ids, new=new, node_type=request.node_type)
-        found = await self._asked(query, context)
+        found = await self._asked(PointQuery(request.what, ids, new=new, node_type=request.node_type), context)
         width = 0 if found.values.ndim == 1 else found.values.shape[1]
         return query_pb2.PredictReply(values=found.values.tobytes(), width=width, version=found.version)
 
     async def recommend(self, request: query_pb2.RecommendRequest, context: Context) -> query_pb2.RecommendReply:
         ids = ids_of(request.ids, MOST_BYTES)
         new = UnseenVertices.parse(request, len(ids), MOST_BYTES)
-        query = PointQuery(TARGETS, ids, request.count, request.relation, new)
-        found = await self._asked(query, context)
+        found = await self._asked(PointQuery(TARGETS, ids, request.count, request.relation, new), context)
         assert found.counts is not None, "an answer of targets has their counts"
         assert found.targets is not None, "and the targets"
         return query_pb2.RecommendReply(
@@ -308,13 +306,11 @@ class QueryService:
             log.warning("model not prepared", error=shortened(str(error)))
         while True:
             self._came.clear()
-            pause = self._queue.pause_s(loop.time())
-            if pause != 0:
+            if (pause := self._queue.pause_s(loop.time())) != 0:
                 await asyncio.wait({waking := loop.create_task(self._came.wait())}, timeout=pause)
                 waking.cancel()
                 continue
-            together = self._queue.take(loop.time())
-            if together:
+            if together := self._queue.take(loop.time()):
                 self._figures.computed += 1
                 await self._answer(answerer, together)
 

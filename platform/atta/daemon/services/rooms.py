@@ -132,8 +132,7 @@ class Room:
         if not given:
             return
         self.used_bytes -= given
-        left = self._by_connection[share.connection] - given
-        if left:
+        if left := self._by_connection[share.connection] - given:
             self._by_connection[share.connection] = left
         else:
             del self._by_connection[share.connection]

@@ -241,8 +241,7 @@ class SessionService:
 
     def _end(self, name: str) -> None:
         self._openings.end(name)
-        session = self._sessions.pop(name, None)
-        if session is not None:
+        if (session := self._sessions.pop(name, None)) is not None:
             self.nearby.end(session)
             self._engine.close(session)
             if self._versions is not None and session.view is not None:

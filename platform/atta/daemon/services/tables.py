@@ -137,15 +137,13 @@ class TableService:
     async def grow(self, request: table_pb2.GrowTableRequest, context: Context) -> table_pb2.TableInfo:
         await self._copied()
         table = self._table(request.name, request.table_id)
-        rows = request.rows - table.first_row
-        return _info(await aside(self._tables.grow, request.name, rows, request.table_id))
+        return _info(await aside(self._tables.grow, request.name, request.rows - table.first_row, request.table_id))
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     async def locate(self, request: table_pb2.LocateRequest, context: Context) -> table_pb2.LocateReply:
         self._make.check_dataset(request.dataset_id)
-        ids = as_array(request.ids, wide=True)
-        rows = await self._make.run(CHUNK_BYTES, self._rows_of, request.policy, ids)
+        rows = await self._make.run(CHUNK_BYTES, self._rows_of, request.policy, as_array(request.ids, wide=True))
         return table_pb2.LocateReply(rows=rows.tobytes())
 
     def _rows_of(self, policy: str, ids: np.ndarray) -> np.ndarray:

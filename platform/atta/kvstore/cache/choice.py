@@ -68,8 +68,7 @@ class HaloHeat:
         if count == len(halo):
             return halo.astype(np.int64, copy=False)
         visited = [np.sum(self.visits(node_type), axis=0)] if self.rank == "access" else []
-        at = highest([*visited, self.edges(node_type)], count)
-        return np.asarray(halo[at], dtype=np.int64)
+        return np.asarray(halo[highest([*visited, self.edges(node_type)], count)], dtype=np.int64)
 
     def visits(self, node_type: str) -> list[np.ndarray]:
         """float64 [HALO vertices of the type] for hop 0 (the seeds), 1, ...: the expected visits at each when all training
@@ -249,8 +248,9 @@ def divide(heat: HaloHeat, *, limit_bytes: int, share: float | None) -> Division
             saved.append(reached * (row_bytes[node_type] + ROW_NUMBER_BYTES) * each)
             sizes.append(np.full(count, row_bytes[node_type] * each))
             of_edges.append(np.zeros(count, dtype=bool))
-        if edge_types_into(schema, node_type):
-            degrees = np.tile(_mean_degrees(schema, node_type), (count, 1))
+        if types := edge_types_into(schema, node_type):
+            mean = np.array([schema.edge_counts[e] for e in types]) / max(1, schema.node_counts[node_type])
+            degrees = np.tile(mean, (count, 1))
             expected = Candidates(node_type, np.arange(count), expansions, heat.fan_outs)
             saved.append(expected.savings(degrees) * each)
             sizes.append(_sizes(dataset, part, node_type, degrees) * each)
@@ -355,11 +355,6 @@ def _sizes(dataset: Dataset, part: int, node_type: str, degrees: np.ndarray) -> 
     types = edge_types_into(dataset.schema, node_type)
     per_edge = np.array([edge_bytes(dataset, part, e) for e in types])
     return np.asarray(VERTEX_BYTES + 8 * len(types) + degrees @ per_edge, dtype=np.float64)
-
-
-def _mean_degrees(schema: Schema, node_type: str) -> np.ndarray:
-    counts = [schema.edge_counts[e] for e in edge_types_into(schema, node_type)]
-    return np.array(counts) / max(1, schema.node_counts[node_type])
 
 
 def _remote(dataset: Dataset, part: int, node_type: str) -> int:

@@ -148,8 +148,7 @@ class EdgeCache:
         """Take the memory for the in-edges of ``hot``. Called once. Raises ValueError: they need more than
         ``limit_bytes``. Nothing is kept then."""
         made = {of_type.node_type: _CachedVertices(self.dataset, self.part, of_type) for of_type in hot}
-        needed = sum(vertices.nbytes for vertices in made.values())
-        if needed > self.limit_bytes:
+        if (needed := sum(vertices.nbytes for vertices in made.values())) > self.limit_bytes:
             raise ValueError(f"in-edges of {needed} bytes in a cache of {self.limit_bytes}")
         self._vertices = made
 

@@ -110,13 +110,11 @@ class TablesWriter(contextlib.AbstractContextManager["TablesWriter"]):
             self._file.close()
 
     def _describe(self, value: Mapping[str, Any]) -> None:
-        text = json.dumps(value).encode()
-        self.write([np.frombuffer(text, np.uint8)])
+        self.write([np.frombuffer(json.dumps(value).encode(), np.uint8)])
 
     def begin(self, saved: Saved, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Describe a table. ``write`` what is returned."""
-        content = {name: getattr(saved, name) for name in saved.__slots__}
-        self._describe({**content, "spec": saved.spec.to_dict()})
+        self._describe({name: getattr(saved, name) for name in saved.__slots__} | {"spec": saved.spec.to_dict()})
         flat = [arrays[name].reshape(-1).view(np.uint8) for name in saved.arrays]
         return [array[first : first + BLOCK_BYTES] for array in flat for first in range(0, len(array), BLOCK_BYTES)]
 

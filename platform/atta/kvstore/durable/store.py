@@ -175,8 +175,7 @@ class TableStore:
         Raises DataError: a file cannot be written; names it. Then nothing was removed."""
         folder = logfile.checkpoint_path(self.folder, at)
         with logfile.written(folder), Staging(folder, logfile.TABLES_FILE, overwrite=True) as staging:
-            header = LogHeader(self.store_id, self.epoch, at, forced=False)
-            write(staging.path, header, self._last_but_one)
+            write(staging.path, LogHeader(self.store_id, self.epoch, at, forced=False), self._last_but_one)
         self._make_needless([path for path in self._older if int(path.name.removeprefix("log-")) <= at.lsn])
         before = [path for path in logfile.checkpoints_in(self.folder) if path.name < folder.name]
         _remove([self._last_but_one, *before[:-1]])

@@ -223,8 +223,7 @@ class Sequences:
     def replay(self, client: Client, sequence: int, settled: int) -> None:
         """A push was applied, as a log says that has every push once. The client may have been forgotten since."""
         with self._changed:
-            seen = self._clients.get(client)
-            if seen is not None:
+            if (seen := self._clients.get(client)) is not None:
                 seen.add(sequence, settled=min(settled, sequence))
 
     def restore(self, client: Client) -> None:

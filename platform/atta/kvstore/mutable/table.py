@@ -191,8 +191,7 @@ class MutableTable:
 
     def _found(self, rows: np.ndarray) -> tuple[ShardArrays, np.ndarray]:
         contents = self._contents
-        span = range(self.first_row, self.first_row + len(contents.values))
-        return contents, local_rows(self.spec, span, rows)
+        return contents, local_rows(self.spec, range(self.first_row, self.first_row + len(contents.values)), rows)
 
     def pull(self, rows: np.ndarray, array: str = "", *, out: Pulled | None = None) -> Pulled:
         """A copy of the rows with these global numbers (integers [n], may repeat), each with its version. ``array``: of
@@ -357,8 +356,7 @@ class MutableTable:
         contents, locks, optimiser = self._contents, self._locks, self.spec.optimiser
         if push.op == "write":
             versions = None if push.version is None else contents.versions
-            values = contents.named(push.array)
-            _native.write_rows(values, push.rows, push.values, locks, versions, push.version or 0)
+            _native.write_rows(contents.named(push.array), push.rows, push.values, locks, versions, push.version or 0)
         elif push.op == "add":
             _native.add_rows(contents.values, push.rows, push.values, locks)
         else:

@@ -65,8 +65,7 @@ def give_back_freed() -> None:
     not fit into the gaps that the last batch left, because small objects lie between them. So each larger batch takes
     new memory: with four co-batches a trainer held more than three times the memory of a step.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
 
@@ -142,6 +141,4 @@ def _bound(name: str) -> socket.socket:
 
 def _taken(pid: int, proc: Path) -> int:
     """Bytes of memory of a process that are not pages of files."""
-    status = words(proc / str(pid) / "status")
-    kib = (int(value) for name, value in pairwise(status) if name in _PRIVATE)
-    return 1024 * sum(kib)
+    return 1024 * sum(int(value) for name, value in pairwise(words(proc / str(pid) / "status")) if name in _PRIVATE)

@@ -75,8 +75,7 @@ class _Quota:
 
 def usable_cores(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Number of cores that this process can keep busy, at least 1."""
-    allowed = len(os.sched_getaffinity(0))
-    return max(1, min([allowed, *(math.ceil(quota.cores) for quota in _quotas(proc, groups))]))
+    return max(1, min([len(os.sched_getaffinity(0)), *(math.ceil(quota.cores) for quota in _quotas(proc, groups))]))
 
 
 class ProcessorLoad:
@@ -121,8 +120,7 @@ class ProcessorLoad:
 def _quotas(proc: Path, groups: Path) -> Iterator[_Quota]:
     """The limited groups of this process, from the innermost outwards."""
     for version, folder in own_groups("cpu", proc, groups):
-        quota = _version_2(folder) if version == 2 else _version_1(folder, groups)
-        if quota is not None:
+        if (quota := _version_2(folder) if version == 2 else _version_1(folder, groups)) is not None:
             yield quota
 
 
@@ -143,5 +141,4 @@ def _version_1(folder: Path, groups: Path) -> _Quota | None:
 
 def _microseconds(stat: Path) -> float:
     found = words(stat)
-    used = dict(zip(found[::2], found[1::2], strict=False)).get("usage_usec", "0")
-    return 1e-6 * int(used)
+    return 1e-6 * int(dict(zip(found[::2], found[1::2], strict=False)).get("usage_usec", "0"))

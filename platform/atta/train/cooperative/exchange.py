@@ -236,8 +236,7 @@ class TrainerBatch:
         parts = [] if inside is None else [RowPart(inside, len(view.remote))]
         if across is not None:
             parts.append(RowPart(across, len(view.halo), features=torch.from_numpy(view.halo_features).to(device)))
-        source = JoinedSource(x, parts) if parts else None
-        return cls(x, y, targets, CooperativeGraph(view, source, device=device))
+        return cls(x, y, targets, CooperativeGraph(view, JoinedSource(x, parts) if parts else None, device=device))
 
 
 def count_targets(batch: TrainerBatch, groups: ServerGroups | None) -> int:

@@ -94,8 +94,7 @@ def _split(
     if n < TINY * trainers or not len(rows[1]):
         in_order = (np.arange(n, dtype=np.int64) * trainers // n).astype(np.int32)
         return _even_out(rows, in_order, weights, room, trainers)
-    seeds = range(seed, seed + tries)
-    cut = metis_owners([*_native.merge_rows(*rows)], weights, parts=trainers, seeds=seeds)
+    cut = metis_owners([*_native.merge_rows(*rows)], weights, parts=trainers, seeds=range(seed, seed + tries))
     found = [_even_out(rows, owner, weights, room, trainers) for owner in cut]
     return min(found, key=lambda owner: int(boundary_sizes(edges, owner, trainers).max()))
 

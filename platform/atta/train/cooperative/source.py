@@ -168,10 +168,9 @@ class JoinedSource(Source):
             features = rows is self._features and not rows.requires_grad
             found = [part.start(layer, rows, features=features) for part in self._parts]
             return found[0] if len(found) == 1 else Arrival(lambda: torch.cat([one.finish() for one in found]))
-        gradients = rows.split([part.count for part in self._parts])
         arrivals = [
             part.source.start(layer, direction, mine.contiguous())
-            for part, mine in zip(self._parts, gradients, strict=True)
+            for part, mine in zip(self._parts, rows.split([part.count for part in self._parts]), strict=True)
         ]
 
         def total() -> torch.Tensor:

@@ -120,8 +120,7 @@ class ServerData:
 
     def steps(self, epoch: int, watch: Stopwatch) -> Iterator[WorkerView]:
         """This trainer's share of each co-batch of an epoch."""
-        groups = divide_targets(self._members("train"), self.batches, self.config.seed, epoch)
-        return self._each(groups, watch)
+        return self._each(divide_targets(self._members("train"), self.batches, self.config.seed, epoch), watch)
 
     def evaluation(self, watch: Stopwatch) -> Iterator[WorkerView]:
         """This trainer's share of co-batches of validation and test vertices. There are as many as in training, so they

@@ -172,8 +172,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
             once = replace(self.config, co_batches=1, memory=None)
             data = ServerData(once, self.cluster, self.groups, self.device, self.task, halo=True)
             data.prepare(0, watch, lambda view: 0)  # without memory nobody asks what a step needs
-            found = meet(data.whole(watch), self.groups.place, self.device)
-            self._exact = exact_batch(found, self.groups, self.device)
+            self._exact = exact_batch(meet(data.whole(watch), self.groups.place, self.device), self.groups, self.device)
         return self._exact
 
     def _kept(self, watch: Stopwatch) -> TrainerBatch:
@@ -194,8 +193,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
 
     def _on_device(self, view: WorkerView, watch: Stopwatch) -> TrainerBatch:
         start = watch.now()
-        machines = self.groups.place.machines
-        batch = TrainerBatch.of(view, self.groups.inside, device=self.device, machines=machines)
+        batch = TrainerBatch.of(view, self.groups.inside, device=self.device, machines=self.groups.place.machines)
         watch.add("copy", start, watch.now())
         return batch
 

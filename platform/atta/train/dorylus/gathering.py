@@ -110,8 +110,7 @@ def _of_sage(view: WorkerView, intervals: Sequence[Longs]) -> GatherPlan:
         np.concatenate([source, loops]),
         np.concatenate([1 / counts[target], np.ones(own)]),
     )
-    plans = [IntervalPlan(rows, np.concatenate([rows, own + rows])) for rows in intervals]
-    return GatherPlan(entries, plans, 2 * own)
+    return GatherPlan(entries, [IntervalPlan(rows, np.concatenate([rows, own + rows])) for rows in intervals], 2 * own)
 
 
 def _of_gat(view: WorkerView, intervals: Sequence[Longs]) -> GatherPlan:
@@ -136,8 +135,7 @@ def _of_gat(view: WorkerView, intervals: Sequence[Longs]) -> GatherPlan:
         ends_here = np.stack([place[source], place[target]])
         plans.append(IntervalPlan(rows, sums, {"edges": ends_here, "edge_keys": keys[mine]}))
         first += len(sums)
-    chosen = np.concatenate(columns)
-    return GatherPlan(Entries(np.arange(first), chosen, np.ones(first)), plans, first)
+    return GatherPlan(Entries(np.arange(first), np.concatenate(columns), np.ones(first)), plans, first)
 
 
 _PLANS = {"gcn": _of_gcn, "sage": _of_sage, "gat": _of_gat}
@@ -160,8 +158,7 @@ def interval_rows(edge_index: Longs, vertices: int, intervals: int) -> list[Long
     source, target = edge_index
     between = source != target
     ends = np.concatenate([source[between], target[between]])
-    degrees = np.bincount(ends[ends < vertices], minlength=vertices)
-    order = np.argsort(-degrees, kind="stable")
+    order = np.argsort(-np.bincount(ends[ends < vertices], minlength=vertices), kind="stable")
     rounds, place = np.divmod(np.arange(vertices), intervals)
     dealt = np.empty(vertices, np.int64)
     dealt[order] = np.where(rounds % 2 == 0, place, intervals - 1 - place)
@@ -206,8 +203,7 @@ def matrices(
         np.concatenate([entries.values[mine], there.values]),
     )
     gathers = _by_interval(entries, [part.sums for part in plan.intervals], plan.sums, read, dtype)
-    width = plan.sums + travels.sums
-    return gathers, _by_interval(back, [part.rows for part in plan.intervals], own, width, dtype)
+    return gathers, _by_interval(back, [part.rows for part in plan.intervals], own, plan.sums + travels.sums, dtype)
 
 
 def _by_interval(

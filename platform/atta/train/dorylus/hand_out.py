@@ -111,8 +111,7 @@ class HandOut:
             return
         self.lost += 1
         work, _ = self._doing.pop(worker)
-        task = self._open.get(work)
-        if task is not None:
+        if (task := self._open.get(work)) is not None:
             task.workers.discard(worker)
             if not task.workers and not task.waiting:
                 self._again(work, task)

@@ -45,8 +45,7 @@ def packed(about: Mapping[str, Any], arrays: Arrays) -> bytes:
     """A message: ``about`` as JSON, and arrays of float64, float32 or int64. Raises ConfigError: the message would be
     too large."""
     text = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    size = text.nbytes + sum(array.nbytes for array in arrays.values())
-    if size > MOST_BYTES - (1 << 20):
+    if (size := text.nbytes + sum(array.nbytes for array in arrays.values())) > MOST_BYTES - (1 << 20):
         raise ConfigError(f"a task of {size} bytes is too large for a message; take more intervals")
     return save({_ABOUT: text, **{name: np.ascontiguousarray(array) for name, array in arrays.items()}})
 

@@ -99,9 +99,7 @@ def stages_of(layers: int) -> tuple[PipelineStage, ...]:
     """The stages of an epoch, in order: of ``2 * layers - 1`` of them workers compute."""
     if layers < 1:
         raise ConfigError(f"a model of {layers} layers cannot be trained")
-    found = []
-    for layer in range(layers - 1):
-        found += [PipelineStage("gather", layer), PipelineStage("apply", layer), PipelineStage("scatter", layer)]
+    found = [PipelineStage(part, layer) for layer in range(layers - 1) for part in ("gather", "apply", "scatter")]
     found += [PipelineStage("gather", layers - 1), PipelineStage("loss", layers - 1)]
     for layer in reversed(range(layers - 1)):
         # Gradients of the sums of layer + 1 have been computed: they reach the rows that these sums were made of.
@@ -202,8 +200,7 @@ class PipelineProgress:
         assert not one.taken, f"{work} is under way"
         one.taken = True
         if (reads := self._reads(self.stages[work.stage])) is not None:
-            age = work.epoch - min(self._versions[reads].values())
-            self.oldest = max(self.oldest, age)
+            self.oldest = max(self.oldest, work.epoch - min(self._versions[reads].values()))
 
     def end(self, work: Work) -> None:
         """A work that was taken has ended; a gradient that came with it is on its way."""

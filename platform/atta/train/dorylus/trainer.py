@@ -185,8 +185,7 @@ class IntervalTrainer(ServerTrainer):
     def _readers(self, travels: Travels, address: str) -> dict[int, str]:
         """Where the trainers listen that read rows of this one; all trainers call this."""
         heard = [broadcast_bytes(address.encode(), rank, self.device).decode() for rank in range(self.world)]
-        readers = {rank for rank, _ in (*travels.rows_to, *travels.sums_to)}
-        return {rank: heard[rank] for rank in sorted(readers)}
+        return {rank: heard[rank] for rank in sorted({rank for rank, _ in (*travels.rows_to, *travels.sums_to)})}
 
     def _pool_size(self) -> PoolSize:
         trainers = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world)))

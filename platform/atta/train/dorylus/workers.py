@@ -151,8 +151,7 @@ class WorkerPool:
                 if self._leaving > 0:
                     self._leaving -= 1
                     return None
-                work = self.hand_out.take(stream, time.monotonic())
-                if work is not None:
+                if (work := self.hand_out.take(stream, time.monotonic())) is not None:
                     return self._frames[work]
                 self._change.wait(_LOOK_S)
         return None

@@ -197,8 +197,7 @@ class HistoricalTrainer(DigestTrainer):
         config, places = self.options, torch.from_numpy(chosen).to(self.device)
         draw = {"seed": config.seed, "epoch": epoch, "batch": number * self.world + self.rank}
         # The first layer reads features of all in-neighbours: there is one hop less than there are layers.
-        fan_outs = [config.fan_out] * (config.depth - 1)
-        tree = self.edges.tree(batch.graph.view.targets[chosen], fan_outs, **draw)
+        tree = self.edges.tree(batch.graph.view.targets[chosen], [config.fan_out] * (config.depth - 1), **draw)
         scores, hidden = self._forward(tree)
         loss = self.objective.loss_sum(scores, batch.y[places])
         self.optimizer.zero_grad()

@@ -259,8 +259,7 @@ class StaleRows(Source):
         if direction == "forward":
             return [rows[rows_of_reader] for rows_of_reader in self._sends]
         if self._places is not None:
-            received = rows.new_zeros((self._received, *rows.shape[1:]))
-            rows = received.index_copy_(0, self._places, rows)
+            rows = rows.new_zeros((self._received, *rows.shape[1:])).index_copy_(0, self._places, rows)
         parts: Sequence[torch.Tensor] = rows.split(self._counts["forward"])
         return parts
 

@@ -46,10 +46,8 @@ class PublishedGraph:
             edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < rows
         ):
             raise ConfigError(f"predictor: edges do not fit {own} own rows of {rows}")
-        both = to_undirected(remove_self_loops(edge_index)[0], num_nodes=rows)
-        edges = add_self_loops(both, num_nodes=rows)[0]
-        order = torch.argsort(edges[1], stable=True)
-        edges = edges[:, order]
+        edges = add_self_loops(to_undirected(remove_self_loops(edge_index)[0], num_nodes=rows), num_nodes=rows)[0]
+        edges = edges[:, torch.argsort(edges[1], stable=True)]
         degrees = torch.bincount(edges[1], minlength=rows)
         return cls(own, rows, edges, 1.0 / degrees[edges[1]])
 

@@ -120,8 +120,7 @@ class ExchangeTrainer(ServerTrainer):
         """One step. The sum of gradients is also the moment at which all trainers have published their rows."""
         began = self._computed_s(batch)
         loss = own_backward(self.cooperative, batch, count, self.objective.loss_sum)
-        clip = self.policy.clip_norm(self.world)
-        if clip is not None:
+        if (clip := self.policy.clip_norm(self.world)) is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.stale.flush()
         seconds = loss.new_zeros(self.world if self.policy.paced else 0)

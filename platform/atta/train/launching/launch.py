@@ -143,8 +143,7 @@ def _clean(config: TrainConfig, daemons: Mapping[str, Any], run: str, weights: s
             if name.startswith((f"stale-{run}.", tables_of(run))):
                 running.tables.delete(name)
         # Only the name counts.
-        spec = ParameterSpec(weights, (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))
-        running.weights(spec).drop()
+        running.weights(ParameterSpec(weights, (1,), 1, applies="arrival", optimiser=VectorStep("adam", 1.0))).drop()
 
 
 def _restart(attempts: Attempts, config: TrainConfig, error: AttaError) -> str:
@@ -232,10 +231,9 @@ def handed(cluster: atta.Cluster) -> dict[str, Any]:
     """What a process hands to others so that they reach the same daemons, as plain values: ``addresses`` of each partition's
     daemon and its replicas, files of ``tls``, and the cluster ``file`` of daemons that were started here, if so."""
     credentials, file = cluster.credentials, getattr(cluster, "cluster_file", None)
-    tls = None if credentials is None else credentials.to_dict()
     return {
         "addresses": [[*replicas] for replicas in cluster.replicas],
-        "tls": tls,
+        "tls": None if credentials is None else credentials.to_dict(),
         "file": None if file is None else str(file),
     }
 

@@ -85,8 +85,7 @@ class AttaDataModule(lightning.LightningDataModule):  # type: ignore[misc, name-
     def train_dataloader(self) -> EpochBatches:
         """Shuffled anew in each epoch, unless the trainer overfits; every rank has equally many batches."""
         shuffle = self.trainer is None or not self.trainer.overfit_batches
-        loader = self._loader(self._fan_outs, self._splits[0], shuffle=shuffle, pad=True)
-        return EpochBatches(loader, self._place)
+        return EpochBatches(self._loader(self._fan_outs, self._splits[0], shuffle=shuffle, pad=True), self._place)
 
     def val_dataloader(self) -> atta.NeighborLoader:
         """Every vertex of the split once."""

@@ -193,12 +193,11 @@ class PredictJob:
         about["links"] = None if pairs is None else _digest(pairs)
         exact = self.num_neighbors is None
         about |= {"num_neighbors": self.num_neighbors and [*self.num_neighbors], "seed": None if exact else self.seed}
-        strings = any(self.cluster.ids.known(t) for t in self.types)
         more = {
             "edge_tables": dict(self.edge_tables or {}),
             "tables_version": version,
             "node_type": self.node_type,
-            "ids": "strings" if strings else None,
+            "ids": "strings" if any(self.cluster.ids.known(t) for t in self.types) else None,
             "top": top and top.count,
             "relation": top and top.edge_type,
             "sources": top and _digest_of_nodes({"sources": asked}),
@@ -296,8 +295,7 @@ class PredictJob:
             raise ConfigError(f"links: the vertices of node type {node_type!r} have numbers as ids") from None
 
     def _numbered(self, what: str, given: Any, types: Sequence[str]) -> Any:
-        strings = as_strings(what, given)
-        if strings is not None:
+        if (strings := as_strings(what, given)) is not None:
             return self.cluster.ids.numbers(strings, types[0])
         if named := next(filter(self.cluster.ids.known, types), None):  # whoever has numbers means the strings
             raise ConfigError(f"{what}: node type {named!r} has string ids: give strings")

@@ -119,8 +119,7 @@ def predict_as(config: PredictConfig, progress: Progress | None = None, *, overw
         job = PredictJob(cluster, **_arguments(config, 0), **asked, overwrite=overwrite)
         task = {"config": dataclasses.asdict(config), **handed(cluster)}
         (Path(folder) / "task.json").write_text(json.dumps(task), encoding="utf-8")
-        others = 0 if job.finished else config.processes - 1
-        with _Helpers(Path(folder), others) as helpers:
+        with _Helpers(Path(folder), 0 if job.finished else config.processes - 1) as helpers:
             inference = job.inference(progress, helpers.check)
             inference.run()
             helpers.await_end()
@@ -259,8 +258,7 @@ class _Helpers(Processes):
         self._looked = time.monotonic()
         for rank, code in self.ended().items():
             if code:
-                said = lastwords.read(failure_file(self._folder, rank))
-                raise said or AttaError(f"process {rank} {end_of(code)}")
+                raise lastwords.read(failure_file(self._folder, rank)) or AttaError(f"process {rank} {end_of(code)}")
 
     def await_end(self) -> None:
         """Wait until all of them have done their parts."""

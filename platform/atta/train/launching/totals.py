@@ -124,8 +124,7 @@ class RunningTotals:
                 totals[place[some], columns] += more
         good = (found.versions >= 0) & np.isfinite(totals.sum(axis=1))
         bad, (at, totals) = at[~good], those(good, at, totals)
-        table = self._tables.rows(self._rows)
-        ticket = table.push(*those(touched[at], at, totals), version=changes.version)
+        ticket = self._tables.rows(self._rows).push(*those(touched[at], at, totals), version=changes.version)
         (rows, _), (degrees, _) = self._read(self._own, at, changes, before=False)
         values = self._sums.update(rows, totals, degrees)
         ticket.wait()

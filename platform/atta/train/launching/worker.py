@@ -153,8 +153,7 @@ def _prepare() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the launcher's; sessions would wait for their leases
     heed_interrupts()
     # Who started this process may have ended before: it says who it is.
-    parent = int(os.environ.pop(PARENT, os.getppid()))
-    threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(int(os.environ.pop(PARENT, os.getppid())),), daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -48,8 +48,7 @@ class TorchLayer:
     @torch.no_grad()
     def __call__(self, block: LayerBlock) -> Floats:
         whole = with_company(block) if self.needs_edges else block
-        x = torch.from_numpy(np.require(whole.x, requirements="W")).to(self._device, self.dtype)
-        out = self.rows(x, whole)
+        out = self.rows(torch.from_numpy(np.require(whole.x, requirements="W")).to(self._device, self.dtype), whole)
         if not isinstance(out, torch.Tensor):
             raise TypeError(f"it returns {type(out).__name__}, not a tensor")
         found: Floats = out.float().cpu().numpy()

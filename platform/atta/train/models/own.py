@@ -180,13 +180,11 @@ class _OwnModule:
                 f"{self.title}: cached=True of {cached[0]} keeps what it computed on the first edges for all others: "
                 "make it with cached=False, its weights are the same"
             )
-        by_type = [name for name in self._signature if name.endswith("_dict")]
-        if by_type:
+        if by_type := [name for name in self._signature if name.endswith("_dict")]:
             raise ConfigError(f"{self.title} takes {by_type[0]}: it is made for graphs with several types")
         if self._reads_edges and len(names) > 1:
             edges = "edge_index" if "edge_index" in names else names[1]
-            missing = [name for name in self._required if name not in (names[0], edges, *tables)]
-            if missing:
+            if missing := [name for name in self._required if name not in (names[0], edges, *tables)]:
                 raise ConfigError(
                     f"{self.title} needs {' and '.join(missing)} beside rows and edges: only what edges have can be "
                     f"given, edge_tables={{{missing[0]!r}: NAME}}"
@@ -289,8 +287,7 @@ def _dtype(module: torch.nn.Module) -> torch.dtype:
 
 def _cause(faults: Sequence[tuple[str, LayerFault]], channels: int) -> str:
     """What is said of a module that fails in every way: how it computes, or else what it does when it is called."""
-    computes = [fault for _, fault in faults if fault.kind not in ("raises", "shape")]
-    if computes:
+    if computes := [fault for _, fault in faults if fault.kind not in ("raises", "shape")]:
         return computes[-1].cause
     said = {fault.cause: called for called, fault in reversed(faults)}
     each = "; ".join(f"called as {called} it {cause}" for cause, called in reversed(said.items()))

@@ -55,8 +55,7 @@ class SavedTypedModel:
         DataError: the graph is of other types, features or vertices."""
         schema = cluster.schema
         kind, about = saved.shape["model"], types_of(saved)
-        pairs = len(about) == 2
-        decoder = saved_decoder(saved) if pairs else None
+        decoder = saved_decoder(saved) if len(about) == 2 else None
         try:
             settings = saved_settings(saved)
             for node_type in about:
@@ -114,8 +113,7 @@ class SavedTypedModel:
             for t in self.asked
         ]
         widths_of = (self.model.hidden_width, self.width)
-        embeddings = self._embeddings(reach.read(0))
-        return typed_stages([models], embeddings, widths_of, nodes, ends=ends, fan_outs=fan_outs)
+        return typed_stages([models], self._embeddings(reach.read(0)), widths_of, nodes, ends=ends, fan_outs=fan_outs)
 
     def _embeddings(self, read: Sequence[str]) -> list[TypedLayer]:
         """What gives the learnt rows of the types that are read."""

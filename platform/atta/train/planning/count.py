@@ -213,8 +213,7 @@ class _Server:
         seeds = min(self.question.batch_size, -(-len(targets) // self.question.trainers))
         first, last = self.whole.ranges[self.number : self.number + 2]
         for number in range(self.question.batches if seeds else 0):
-            some = rng.choice(targets, seeds, replace=False)
-            found = _drawn(self.whole, some, self.question.num_neighbors, number)
+            found = _drawn(self.whole, rng.choice(targets, seeds, replace=False), self.question.num_neighbors, number)
             away = (found.ids < first) | (found.ids >= last)
             summed = found.crossing(self.whole.ranges, away) if self.question.sums else None
             yield replace(found.mean, remote=float(away.sum()), summed=summed)

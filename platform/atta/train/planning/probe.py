@@ -117,8 +117,7 @@ def _model(network: PlannedModel) -> torch.nn.Module:
 
 
 def _stepper(model: torch.nn.Module, graph: TrainingGraph, device: str) -> Callable[[], None]:
-    view = worker_view(graph, split_vertices(graph, 1), 0, 1)
-    batch = TrainerBatch.of(view, device=device)
+    batch = TrainerBatch.of(worker_view(graph, split_vertices(graph, 1), 0, 1), device=device)
     trained = CooperativeModel(model.to(device))
     targets = len(batch.targets)
 

@@ -180,8 +180,7 @@ class EpochReport:
 
     def _first_metric(self, split: str) -> str:
         """The figure of a split that decides, as text; empty without an evaluation."""
-        accuracy = self.metric(f"{split}_accuracy")
-        if accuracy is not None:
+        if (accuracy := self.metric(f"{split}_accuracy")) is not None:
             return f"{split} {100 * accuracy:5.2f} %"
         first = next((name for name in self.metrics if name.startswith(f"{split}_")), None)
         return f"{first} {self.metrics[first]:.4f}" if first else ""

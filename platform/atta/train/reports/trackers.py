@@ -133,8 +133,7 @@ class MlflowLogger:
             self._client.log_batch(self._run, params=[Param(name, value) for name, value in given.items()])
         else:
             self._run = earlier.info.run_id
-            history = self._client.get_metric_history(self._run, "loss")
-            self._logged = max((entry.step for entry in history), default=-1)
+            self._logged = max((entry.step for entry in self._client.get_metric_history(self._run, "loss")), default=-1)
             self._client.update_run(self._run, "RUNNING")
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:

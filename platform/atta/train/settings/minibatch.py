@@ -168,8 +168,7 @@ class MinibatchSettings(LinkSettings):
 
     def drawing(self, *, train: bool) -> dict[str, Any]:
         """How in-neighbours are drawn, as ``NeighborLoader`` takes it; evaluations draw anew in every batch."""
-        weighted = self.method == "weighted"
-        way = {"weight_attr": "weight"} if weighted else {"method": self.method}
+        way = {"weight_attr": "weight"} if self.method == "weighted" else {"method": self.method}
         return {**way, "dependency": self.dependency if train else 1}
 
     def _per_layer(self, hops: tuple[int, ...]) -> tuple[int, ...]:

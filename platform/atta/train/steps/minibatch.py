@@ -212,7 +212,6 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
                 *(spent.get(p, 0.0) for p in PHASES),
             ]
         )
-        breakdown = {p: s / self.world for p, s in zip(PHASES, totals[5:], strict=True)}
         return EpochReport(
             epoch,
             seconds,
@@ -220,7 +219,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
             seeds_per_s=totals[0] / seconds,
             edges_per_s=totals[1] / seconds,
             remote_bytes=totals[2],
-            breakdown=breakdown,
+            breakdown={p: s / self.world for p, s in zip(PHASES, totals[5:], strict=True)},
             steps=-(-batches // together),
             peak_memory_bytes=self._peaks(),
         )
@@ -259,8 +258,7 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
         """Write a checkpoint in mid-epoch; returns the seconds that it took. ``start``: of the epoch."""
         began = time.perf_counter()
         sums.phases, sums.seconds = watch.totals(), began - start
-        random = random_state(self.device)
-        self.save_within(place, {"sums": sums.to_state(), "loader": dict(cursor), "random": random})
+        self.save_within(place, {"sums": sums.to_state(), "loader": dict(cursor), "random": random_state(self.device)})
         return time.perf_counter() - began
 
     def _loss(self, data: Any, targets: torch.Tensor) -> torch.Tensor:

@@ -118,8 +118,7 @@ class TypedTrainer(MinibatchTrainer):
     def load_rank_states(self, folder: str, place: RunPlace) -> None:
         """Rows belong to vertices, so it does not matter which trainers have saved them."""
         if self.embeddings is not None:
-            shares = load_shares(folder, self.rank, self.world, place, self.device)
-            self.embeddings.load_states(folder, shares)
+            self.embeddings.load_states(folder, load_shares(folder, self.rank, self.world, place, self.device))
 
     def embedding_weights(self) -> SavedEmbeddings | None:
         return None if self.embeddings is None else self.embeddings.weights()
@@ -252,8 +251,7 @@ class TypeEmbeddings:
         rows = {}
         for node_type, table in self._tables.items():
             every = ids[node_type].numpy() if node_type in ids else np.arange(table.num_embeddings)
-            places = self._cluster.tables.locate(f"nodes:{node_type}", every)
-            rows[node_type] = table.pull_state(places)["weight"]
+            rows[node_type] = table.pull_state(self._cluster.tables.locate(f"nodes:{node_type}", every))["weight"]
         return SavedEmbeddings(rows, ids)
 
     def load_weights(self, saved: SavedEmbeddings) -> None:

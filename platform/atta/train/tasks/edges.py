@@ -171,8 +171,7 @@ def read_pairs(
     keys, kept = pairs.keys_of(sources, targets)
     times = edges.tables["time"][kept]
     order = np.lexsort((times, keys))
-    first = np.unique(keys[order], return_index=True)[1]
-    return pairs, times[order][first]
+    return pairs, times[order][np.unique(keys[order], return_index=True)[1]]
 
 
 def _batches(cluster: atta.Cluster, node_type: str, hops: Any, **options: Any) -> atta.NeighborLoader:

@@ -36,8 +36,7 @@ def ranks_of(
     positive, others = scores[:, :1], scores[:, 1:]
     tied = ((others == positive) & there).sum(1).double()
     above = (~(others <= positive) & there).sum(1).double()  # so that nan counts as above
-    hits = [((k - above) / (tied + 1)).clamp(0, 1) for k in most]
-    return 1 + above + tied / 2, torch.stack(hits)
+    return 1 + above + tied / 2, torch.stack([((k - above) / (tied + 1)).clamp(0, 1) for k in most])
 
 
 def rank_sums(scores: torch.Tensor, there: torch.Tensor) -> torch.Tensor:

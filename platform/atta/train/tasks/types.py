@@ -174,8 +174,7 @@ def check_types(schema: Schema, settings: TrainSettings, target: str, also: tupl
 def edge_type_of(schema: Schema, settings: TrainSettings) -> str:
     """The edge type of ``--edge-type``, ``a__rel__b`` or ``a,rel,b``; without it the only one that holds no reverses of
     another. Raises UnknownNameError: there is no such type; ConfigError: there are several."""
-    given = getattr(settings, "edge_type", None)
-    if given is not None:
+    if (given := getattr(settings, "edge_type", None)) is not None:
         words = [word.strip() for word in given.split(",")]
         listed = [e for e in schema.edge_types if words == [w.strip() for w in ",".join(split_edge_type(e)).split(",")]]
         return listed[0] if len(listed) == 1 else schema.find_edge_type(given)

@@ -221,8 +221,7 @@ class DistGraph:
     def _etensor(self, edge_type: str, name: str) -> DistRows | None:
         if name not in self.cluster.schema.edge_tables[edge_type]:
             return None
-        policy = self._book.edges(edge_type)
-        return EdgeRows(name, policy, partial(edge_column, self.cluster, edge_type, name))
+        return EdgeRows(name, self._book.edges(edge_type), partial(edge_column, self.cluster, edge_type, name))
 
 
 class _Frames:

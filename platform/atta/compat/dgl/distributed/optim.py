@@ -76,8 +76,7 @@ class _SavedShare:
 
 
 def _key(embedding: DistEmbedding) -> tuple[Any, ...]:
-    policy = embedding.part_policy.policy_str
-    return embedding.given_name, policy, embedding.num_embeddings, embedding.embedding_dim
+    return embedding.given_name, embedding.part_policy.policy_str, embedding.num_embeddings, embedding.embedding_dim
 
 
 class _SparseOptimiser:

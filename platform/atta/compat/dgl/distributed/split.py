@@ -73,8 +73,7 @@ def _chosen(mask: Any, policy: PartitionPolicy) -> np.ndarray:
     _check_length("a mask", mask, policy)
     if not isinstance(mask, DistRows):
         return np.flatnonzero(_values(mask))
-    members = getattr(mask, "members", None)
-    if members is not None:
+    if (members := getattr(mask, "members", None)) is not None:
         return np.asarray(members())
     return np.concatenate([np.flatnonzero(mask[piece].numpy()) + piece.start for piece in pieces(len(mask), 1 << 20)])
 
@@ -109,8 +108,7 @@ def _share(
         return np.sort(ids[near[share(near, rank, world)]])
     bounds, mine = policy.bounds, []
     for part in range(book.num_partitions()):
-        trainers = book.trainers(part)
-        if rank in trainers:
+        if rank in (trainers := book.trainers(part)):
             held = ids[(order >= bounds[part]) & (order < bounds[part + 1])]
             mine.append(held[share(held, trainers.index(rank), len(trainers))])
     return np.sort(np.concatenate(mine)) if mine else np.empty(0, np.int64)

@@ -237,8 +237,7 @@ def _initialise(table: RemoteTable, policy: PartitionPolicy, init_func: InitFunc
         values = made.detach().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
         if values.shape != (count, *spec.row_shape):
             raise ConfigError(f"init_func gave {list(values.shape)} for {[count, *spec.row_shape]}")
-        rows = policy.order(np.arange(piece.start, piece.stop))
-        table.push(rows, values.astype(spec.dtype, copy=False)).wait()
+        table.push(policy.order(np.arange(piece.start, piece.stop)), values.astype(spec.dtype, copy=False)).wait()
 
 
 def drop(job: Job, name: str) -> None:

@@ -186,8 +186,7 @@ class _RayTrainers:
 
 
 def _cause(ended: Mapping[int, Mapping[str, Any]]) -> AttaError:
-    lost = {rank: end["lost"] for rank, end in ended.items() if "lost" in end}
-    if lost:
+    if lost := {rank: end["lost"] for rank, end in ended.items() if "lost" in end}:
         rank = min(lost)
         return AttaError(f"trainer {rank} was lost with its machine or its actor: {lost[rank]}")
     with OwnFolder("atta-ray-") as folder:
