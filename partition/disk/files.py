@@ -292,7 +292,7 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
     replacement of the folder that was cut short."""
     recover(path.parent)
     if not (folder := path.parent).is_dir():
-        beside = [one.name for one in folder.parent.iterdir() if one.is_dir()] if folder.parent.is_dir() else []
+        beside = [one.parent.name for one in folder.parent.glob(f"*/{path.name}")]
         meant = [f"; did you mean {folder.parent / name}?" for name in get_close_matches(folder.name, beside, n=1)]
         raise DataError(folder, f"no such folder; not {what}{''.join(meant)}")
     try:

@@ -181,7 +181,8 @@ class MemoryPlan:
         how = {"copy": "loads what it serves", "map": "maps the files that it serves"}.get(
             self.way, "reads the files that it serves page by page"
         )
-        return f"memory: each daemon {how} and keeps up to {_text(self.cache)} of others, because {self.why}"
+        kept = f"up to {_text(self.cache)}" if self.cache else "no rows"
+        return f"memory: each daemon {how} and keeps {kept} of others, because {self.why}"
 
 
 def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> MemoryPlan:

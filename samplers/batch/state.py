@@ -263,12 +263,15 @@ class BatchState:
         source = self.dataset.schema.endpoints(op.edge_type)[0]
         stop = self._growths.seeds[self.plan.seed.node_type].stop
         seeds, _ = self._known[self.plan.seed.node_type].internal(0, stop)
-        drawn = np.repeat(seeds, op.count).reshape(len(seeds), op.count)  # if no such vertex exists: the seed itself
+        itself = seeds if source == self.plan.seed.node_type else np.full_like(seeds, -1)
+        drawn = np.repeat(itself, op.count).reshape(len(seeds), op.count)
         for positions, ids in pending.pairs:
             found = ids.reshape(len(positions), op.count)
             drawn[positions] = np.where(found >= 0, found, drawn[positions])
-        local = self._known[source].insert(np.ascontiguousarray(drawn.reshape(-1)))
-        self.out.append(f"pairs/{op.id}", len(seeds))[:] = local.reshape(len(seeds), op.count)
+        there = drawn >= 0
+        local = self.out.append(f"pairs/{op.id}", len(seeds))
+        local[:] = -1
+        local[there] = self._known[source].insert(drawn[there])
 
     def _use_hop(self, op: PlanOp, pending: Pending) -> None:
         match op.use:

@@ -186,7 +186,8 @@ def pair_spec(
 ) -> dag_pb2.DagSpec:
     """Build ByteGNN's unsupervised DAG: one positive and ``negatives`` negative partners per seed, and hops over all
     three. The seeds are destinations of ``edge_type``, their partners are sources. The branches share one node space: a
-    vertex is sampled once for all of them. Operators: ``seed``, ``positive``, ``negative`` (unless there are none),
+    vertex is sampled once for all of them. A seed without such a partner has itself, or -1 if it is of another type than
+    they are. Operators: ``seed``, ``positive``, ``negative`` (unless there are none),
     ``nbr{h}`` and one ``feature...`` for each. Other arguments and errors are those of ``neighbor_spec``."""
     name = _known_edge_type(schema, edge_type)
     whole("negatives", negatives, 0, SpecLimits.negatives)

@@ -135,7 +135,7 @@ def test_a_strategy_and_a_model_of_a_wheel_train(fresh: Fresh) -> None:
     said = fresh.atta(f"{run} --json run.json --checkpoint kept")
     report = json.loads((fresh.folder / "run.json").read_text())
     assert report["strategy"] == "stale"
-    assert "training vertices/s" in said
+    assert "seeds/s over" in said
     layers = [epoch["rows"]["layers"] for epoch in report["epochs"]]
     assert [[layer["age_max"] for layer in of_epoch if layer["direction"] == "forward"] for of_epoch in layers] == AGES
     fresh.atta("predict --data demo-2p --checkpoint kept --out classes --what classes --quiet")

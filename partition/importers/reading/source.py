@@ -106,6 +106,9 @@ def first_line(error: Exception) -> str:
     """The first line of a library's message, at most 300 printable characters, or the name of the error's class; of text
     that is no UTF-8 also what helps."""
     line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    line = re.sub(
+        r".*CSV parse error: Row #(\d+)", lambda row: f"row {int(row[1]) - 1}", line
+    )  # the first is the header
     cure = "; save the file as UTF-8, as iconv -f latin1 -t utf8 does" if re.search("utf-?8", line, re.I) else ""
     return "".join(letter if letter.isprintable() else "?" for letter in line[:_MESSAGE]) + cure
 

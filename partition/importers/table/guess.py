@@ -181,7 +181,8 @@ def guess_schema(folder: Path, labels: str | None = None) -> Guess:
         raise DataError(
             folder,
             f"no file has a column of different ids, so none lists vertices ({found}); "
-            f"{' or '.join(commands) or 'atta import edges'} takes a file of edges alone, and in a schema.json of your own "
+            f"{' or '.join(commands) or 'atta import edges'} takes a file of edges alone (weight= keeps a column, --drop "
+            "leaves it out), and in a schema.json of your own "
             '"distinct": true takes vertices from a file that names them again and again',
         )
     columns = [f"{file.name}/{one}" for file in files if file.name in nodes for one in file.columns]

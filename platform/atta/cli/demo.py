@@ -9,6 +9,7 @@ import click
 
 from atta.cli.options import command
 from atta.cli.output import echo
+from atta.observe.packages import need
 
 _STEPS = {
     "a graph of 120,000 vertices and 3 million edges": "generate powerlaw graphs/demo --nodes 120000 --edges 3000000 "
@@ -28,6 +29,7 @@ def demo(ctx: click.Context) -> None:
 
     It takes a minute or two. It writes graphs/demo, data/demo-2p and runs/demo into this folder. The graph and its
     partitions are kept, and used by the next demo."""
+    need("atta demo", "torch", "torch_geometric")
     for shows, line in _STEPS.items():
         words = shlex.split(line)
         if words[0] in ("generate", "partition") and Path(words[2]).exists():

@@ -183,11 +183,11 @@ def draw_timeline(path: str, events: Sequence[Event]) -> None:
     """How many batches, tasks and requests of each daemon were under way at once, from the first batch on, without the
     time when nothing was. ``events``: of ``trace_events``."""
     daemons = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    begin = min((event["ts"] / 1e6 for event in events if event.get("cat") == "batch"), default=0.0)
-    bars = [event for event in events if event["ph"] == "X" and event["ts"] / 1e6 >= begin]
-    idle = _idle(spans := _spans(bars))
-    end = _shown(spans[:, 1], idle).max(initial=begin + 1e-3)
-    edges = np.linspace(begin, end, _BINS + 1)
+    begin = min((event["ts"] for event in events if event.get("cat") == "batch"), default=0.0)
+    timed = [{**event, "ts": event["ts"] - begin} for event in events if event.get("ts", -1.0) >= begin]
+    events = [*(event for event in events if "ts" not in event), *timed]
+    idle = _idle(spans := _spans([event for event in timed if event["ph"] == "X"]))
+    edges = np.linspace(0.0, _shown(spans[:, 1], idle).max(initial=1e-3), _BINS + 1)
     found = {pid: _at_once([event for event in events if event["pid"] == pid], edges, idle) for pid in daemons}
     in_lane = [[lane == number for lane, _ in _LAYERS] for number in range(len(ROWS))]
     tops = [max(float(layers[lane].sum(0).max()) for layers in found.values()) for lane in in_lane]
@@ -195,11 +195,15 @@ def draw_timeline(path: str, events: Sequence[Event]) -> None:
         for axis, (pid, title) in zip(axes[:, 0], daemons.items(), strict=True):
             _draw_lanes(axis, edges, found[pid], tops)
             opened = np.array([e["ts"] / 1e6 for e in events if e["pid"] == pid and e["name"].endswith(" opened")])
-            axis.vlines(_shown(opened[opened >= begin], idle), 0, len(ROWS), "#5b6b7b", ":", linewidth=0.8)
-            axis.vlines(_shown(idle[:, 0], idle), 0, len(ROWS), "#5b6b7b", linewidth=0.8)
+            axis.vlines(_shown(opened, idle), 0, len(ROWS), "#5b6b7b", ":", linewidth=0.8)
+            axis.vlines(cuts := _shown(idle[:, 0], idle), 0, len(ROWS), "#5b6b7b", linewidth=0.8)
+            for at, seconds in zip(cuts, np.diff(idle)[:, 0], strict=True):
+                axis.text(
+                    at, len(ROWS), f"{seconds:.3g} s left out ", fontsize="x-small", rotation=90, ha="right", va="top"
+                )
             axis.set_title(title, fontsize="medium", loc="left")
-        left_out = f"; lines: in all {np.diff(idle).sum():.3g} s without work are left out" if len(idle) else ""
-        axes[-1, 0].set_xlabel(f"seconds; dotted: a session begins{left_out}")
+        left_out = ", without those in which nothing was under way" if len(idle) else ""
+        axes[-1, 0].set_xlabel(f"seconds since the first batch{left_out}; dotted: a session begins")
         legend = axes[0, 0].get_legend_handles_labels()
         axes[0, 0].figure.legend(*legend, loc="outside lower center", ncols=3, fontsize="small")
 

@@ -147,8 +147,7 @@ def _print(report: TrainReport) -> None:
         test = f"; test {', '.join(tested)}" if tested else ""
         echo(f"best epoch {best.epoch}: {report.watched.metric} {found:.4f}{test}")
     rates = sorted(e.seeds_per_s for e in report.epochs)
-    what = STRATEGIES[report.config.strategy].counted
-    echo(f"median throughput {rates[len(rates) // 2]:,.0f} {what}/s over {counted(len(rates), 'epoch')}")
+    echo(f"median throughput {rates[len(rates) // 2]:,.0f} seeds/s over {counted(len(rates), 'epoch')}")
 
 
 _MOST_TEXT = 1024

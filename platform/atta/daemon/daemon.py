@@ -32,6 +32,7 @@ from atta.samplers import kernels
 from atta.samplers.local.contract import sampling_contract
 from atta.wire.clusterfile import check_address
 from atta.wire.identity import Identity, new_incarnation
+from atta.wire.parts import parts_text
 
 log = structlog.get_logger("atta.daemon")
 SCRAPE_S = 5.0
@@ -169,8 +170,7 @@ class Daemon:
         log.info(
             "serving",
             address=self.address,
-            part=self.config.parts.start,
-            parts=len(self.config.parts),
+            part=f"{parts_text(self.config.parts)} of {self.graph.dataset.num_parts}",
             dataset=self.graph.dataset.dataset_id,
             tls=self.front.security is not None,
         )

@@ -64,8 +64,8 @@ class OpenedData:
         parts = [*config.parts]
         dataset = Dataset.open(config.data, parts=parts, verify=False)
         need = needs.needs_of(dataset, [config.parts])[0]
-        served = f"{', '.join(map(str, parts))} of {dataset.num_parts}"
-        log.info("loading", data=config.data, part=served, mbytes=need.partition // 1_000_000)
+        served = f"{parts_text(config.parts)} of {dataset.num_parts}"
+        log.info("loading", data=config.data, part=served, mbytes=round(need.partition / 1e6, 3))
         groups = spread(config.parts, config.peers, dataset.num_parts)
         memory, disk = _divided(config, need), None
         if memory.bound:

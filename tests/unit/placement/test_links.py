@@ -104,6 +104,21 @@ def test_placement_changes_nothing(data: st.DataObject) -> None:
         assert sum(one.used[name] for name in one.arrays if "link/neg_" in name) > 0
 
 
+def test_a_seed_without_a_partner_of_another_type_has_none(tmp_path: Path) -> None:
+    ids = {"a": np.array([7, 5]), "b": np.array([3, 1, 4])}
+    graph = Typed(ids, {"a__likes__b": (np.array([5, 7]), np.array([1, 1]), {})})
+    placed = graph.place(graph.write(tmp_path / "graph"), {"a": np.array([0, 1]), "b": np.array([1, 0, 0])}, 2)
+    schema = placed.dataset.schema
+    plan = check_spec(pair_spec(schema, Hops([]), edge_type="a__likes__b", negatives=2), schema)
+    seeds = BatchSeeds(placed.dataset.to_internal("b", ids["b"]), np.arange(3))
+    out = placed.run(plan, seeds, StreamPosition(1, 2, 3), home=0, order=random.Random(0), copied="none")
+    positive, negative = out.filled("pairs/positive"), out.filled("pairs/negative")
+    assert positive[[0, 2], 0].tolist() == [-1, -1]  # 3 and 4 have no in-neighbour
+    assert negative[1].tolist() == [-1, -1]  # 1 has all of them
+    assert out.filled("n_id/a")[positive[1, 0]] in (5, 7)
+    assert np.isin(out.filled("n_id/a")[negative[[0, 2]]], (5, 7)).all()
+
+
 def with_reverses(graph: Typed, rng: np.random.Generator) -> Typed:
     edges = dict(graph.edges)
     for edge_type, reverse in (("a__likes__b", "b__in__a"), ("b__to__b", "b__to__b")):

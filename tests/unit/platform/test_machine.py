@@ -243,7 +243,7 @@ def test_a_line_says_what_was_chosen(data: Path, machine: dict[str, int], caplog
         machine |= {"limit": GIB, "free": GIB}
         assert words(data) == ["--memory", "map", "--cache", "0"]
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("memory: each daemon maps the files that it serves and keeps up to 0 MiB of others, because")
+    assert line.startswith("memory: each daemon maps the files that it serves and keeps no rows of others, because")
     assert machine["claimed"] >= PARTS * LEAST_BYTES
     machine |= {"free": 300 * MIB}
     with pytest.raises(

@@ -61,7 +61,7 @@ def status(target: str, interval: float, wait: float, everything: bool, json_fil
         if everything:
             console.print(_counters(found))
     if error := down(known):
-        first = next((answer for answer in known if isinstance(answer.error, errors.UnavailableError)), None)
+        first = next((answer for answer in known if "nothing listens there" in answer.reason), None)
         start = (
             ""
             if first is None

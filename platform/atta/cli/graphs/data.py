@@ -290,7 +290,8 @@ def _types_table(report: dict[str, Any], most: int | None = None) -> Table:
         for name, entry in shown.items():
             specs = [f"{t} {s['dtype'][1:]}{s['row_shape'] or ''}" for t, s in entry["tables"].items()]
             specs += [f"{t}: {_listed(names)}" for t, names in report.get("classes", {}).get(name, {}).items()]
-            splits = (f"{s} {size:,}" for s, size in entry.get("splits", {}).items())
+            sizes = entry.get("splits", {})
+            splits = (f"{s} {sizes[s]:,}" for s in sorted(sizes, key=lambda s: (*_MAIN_SPLITS, s).index(s)))
             count = f"{entry['count']:,}"
             if room := report.get("room", {}).get(name, 0):
                 count += f", of them {room:,} are room"

@@ -59,12 +59,7 @@ def check_server_parts(settings: ServerSettings, parts: int) -> None:
         )
 
 
-whole_graph = partial(
-    TrainingStrategy,
-    evaluation=lambda settings: "whole graph",
-    counted="training vertices",
-    check_parts=check_server_parts,
-)
+whole_graph = partial(TrainingStrategy, evaluation=lambda settings: "whole graph", check_parts=check_server_parts)
 """The record of a strategy that trains on the whole graph, with a server for each partition."""
 
 

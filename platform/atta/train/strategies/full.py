@@ -76,7 +76,6 @@ FULL = TrainingStrategy(
     trainer=trainer_at("cooperative.trainer:ServerTrainer"),
     check=_check,
     evaluation=_evaluation,
-    counted="training vertices",
     check_parts=_check_parts,
     forecasts=_forecasts,
 )

@@ -105,7 +105,6 @@ MINIBATCH = TrainingStrategy(
     trainer=_trainer,
     check=_check,
     evaluation=lambda settings: f"sampled neighbours, {','.join(map(str, settings.eval_fan_outs))}",
-    counted="seeds",
     links=True,
     forecasts=_forecasts,
 )

@@ -75,7 +75,7 @@ class TrainingStrategy:
         settings: dataclass of its settings. One that is not in ``TrainSettings`` is refused by strategies that lack it.
         trainer: makes one rank's trainer from settings, cluster and device, within the process group.
         check: raises ConfigError for settings that make no sense together.
-        evaluation, counted: what validation and test vertices are predicted from and what throughput counts, for people.
+        evaluation: what validation and test vertices are predicted from, for people.
         links: whether it can train tasks without a table of targets (``UNTABLED``).
         check_parts: raises ConfigError where the settings do not go with the dataset's number of partitions.
         forecasts: what ``atta plan --strategy auto`` predicts of it, one entry per way to use it.
@@ -89,7 +89,6 @@ class TrainingStrategy:
     trainer: Callable[[Any, atta.Cluster, torch.device], EpochLoop[Any]]
     check: Callable[[Any], None]
     evaluation: Callable[[Any], str]
-    counted: str
     links: bool = False
     check_parts: Callable[[Any, int], None] = lambda settings, parts: None
     forecasts: Forecasts = no_forecasts
