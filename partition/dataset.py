@@ -248,11 +248,8 @@ class Dataset:
 
     def to_used(self, node_type: str, user_ids: npt.ArrayLike) -> Ids:
         """The same where vertices that nobody uses are unknown."""
-        found, used, maps = (
-            self.to_internal(node_type, user_ids),
-            self.schema.in_use(node_type),
-            self._id_maps(node_type),
-        )
+        found = self.to_internal(node_type, user_ids)
+        used, maps = self.schema.in_use(node_type), self._id_maps(node_type)
         if used < len(maps["ids"]):
             unused = _integers(user_ids) >= maps["ids"][maps["sorted_internal"][used]]
             if unused.any():

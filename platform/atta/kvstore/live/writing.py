@@ -276,9 +276,8 @@ class NewEdges:
         """All edges that ``some``, at least one, add, one after another."""
         tables = {name: np.concatenate([one.tables[name] for one in some]) for name in some[0].tables}
         ends = ([getattr(one, of) for one in some] for of in ("sources", "targets"))
-        sources, targets = (
-            np.concatenate(ids, dtype=np.int64, casting="unsafe") for ids in ends
-        )  # some may be unsigned
+        # Some may be unsigned.
+        sources, targets = (np.concatenate(ids, dtype=np.int64, casting="unsafe") for ids in ends)
         return cls(sources, targets, tables)
 
     def __len__(self) -> int:
@@ -455,10 +454,8 @@ def write_version(
     present = replace(present, dataset=dataset.with_used(used))
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
         written = {of: new.write(present, of, staging.path) for of, new in changes.items()}
-        edge_ids, bases = (
-            {**present.edge_ids},
-            {t: base for t, base in present.bases.items() if (t, EDGES) not in changes},
-        )
+        edge_ids = {**present.edge_ids}
+        bases = {t: base for t, base in present.bases.items() if (t, EDGES) not in changes}
         for one in written.values():
             edge_ids, bases = {**edge_ids, **one.edge_ids}, {**bases, **one.bases}
         files = {name: describe_file(staging.path / name) for one in written.values() for name in one.names}
