@@ -151,12 +151,11 @@ class Shard:
         threads: int | None = None,
         **how: Unpack[EdgeDraws],
     ) -> Answer:
-        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a
-        row is a pure function of ``stream_key`` and ``renewed`` (``hashing.stream_of``), its entries of ``trees`` int32
-        [m] and ``times`` int64 [m], and the row's user id. ``tables`` names the edge tables whose rows are wanted too.
-        ``by``: the edge table that a weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the
-        partition, a fan-out below -1, or no usable weights or times; UnknownNameError: no such edge type, or no such
-        edge table."""
+        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a row is a
+        pure function of ``stream_key`` and ``renewed`` (``hashing.stream_of``), its entries of ``trees`` int32 [m] and ``times``
+        int64 [m], and the row's user id. ``tables`` names the edge tables whose rows are wanted too. ``by``: the edge table that
+        a weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the partition, a fan-out below -1, or no
+        usable weights or times; UnknownNameError: no such edge type, or no such edge table."""
         edges = self._of(edge_type)
         csc, drawn, unread = edges.csc, edges.drawn, edges.disk is not None
         with self._blaming(edge_type):

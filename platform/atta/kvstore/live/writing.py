@@ -249,9 +249,8 @@ class NewEdges:
         cls, present: Present, edge_type: str, added: Path | None, removed: Path | None, *, replaces: bool = False
     ) -> NewEdges:
         """``added``: a folder with ``src.npy``, ``dst.npy`` and a file for each edge table, also within a graph folder, whose
-        vertices may have other numbers; ``removed``: a file of ids.
-        Raises DataError: a file is missing, no array, or of no edge table. ConfigError: nothing is given, or what is
-        given contradicts itself."""
+        vertices may have other numbers; ``removed``: a file of ids. Raises DataError: a file is missing, no array, or of no edge
+        table. ConfigError: nothing is given, or what is given contradicts itself."""
         if added is None and removed is None:
             raise ConfigError("neither edges to add nor edges to remove are given")
         if replaces and (added is None or removed is not None):
