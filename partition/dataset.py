@@ -132,10 +132,9 @@ class Dataset:
 
     @classmethod
     def open(cls, path: str | Path, *, parts: Sequence[int] | None = None, verify: bool = True) -> Dataset:
-        """Open a dataset. At least ``parts`` (None: all partitions) must lie on this machine. Sizes and array headers
-        of the shared files and of ``parts`` are always checked, checksums with ``verify``. Raises DataError: something
-        is missing, truncated, altered or of another format; the message names the file; ConfigError: a part of
-        ``parts`` does not exist."""
+        """Open a dataset. At least ``parts`` (None: all partitions) must lie on this machine. Sizes and array headers of the
+        shared files and of ``parts`` are always checked, checksums with ``verify``. Raises DataError: something is missing,
+        truncated, altered or of another format; the message names the file; ConfigError: a part of ``parts`` does not exist."""
         dataset = cls.described(path)
         dataset._check_files(range(dataset.num_parts) if parts is None else parts, verify)
         return dataset
@@ -248,11 +247,8 @@ class Dataset:
 
     def to_used(self, node_type: str, user_ids: npt.ArrayLike) -> Ids:
         """The same where vertices that nobody uses are unknown."""
-        found, used, maps = (
-            self.to_internal(node_type, user_ids),
-            self.schema.in_use(node_type),
-            self._id_maps(node_type),
-        )
+        found = self.to_internal(node_type, user_ids)
+        used, maps = self.schema.in_use(node_type), self._id_maps(node_type)
         if used < len(maps["ids"]):
             unused = _integers(user_ids) >= maps["ids"][maps["sorted_internal"][used]]
             if unused.any():

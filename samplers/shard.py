@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol, Unpack
 
@@ -49,54 +48,47 @@ class EdgesElsewhere(Protocol):
         """Sources and ids, or sources alone, of these ``types``, of the edges at ``positions``, int64 [m]. Raises DataError."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartEdges:
-    """The in-edges of one type of a partition's core vertices.
+    """The in-edges of one type of a partition's core vertices, mapped and checked at their first use, which raises DataError.
 
     Attributes:
-        part: whose they are; it has the rows of edge tables, too.
-        csc: the edges.
-        drawn: the same, as drawing reads them: source and edge id lie side by side if they are in memory.
-        disk: reads what has been drawn; None: ``drawn`` is read.
+        part, path: whose they are, which has the rows of edge tables, too; and the folder that errors name.
+        resident: they are loaded into memory instead.
+        disk: reads what has been drawn, and memory holds alone where each row begins; None: ``drawn`` is read.
     """
 
     part: Part
-    csc: CSC
-    drawn: CSC
+    schema: Schema
+    edge_type: str
+    path: Path
+    resident: bool = False
     disk: EdgesElsewhere | None = None
 
-    @classmethod
-    def of(
-        cls,
-        part: Part,
-        schema: Schema,
-        edge_type: str,
-        *,
-        path: Path,
-        resident: bool = False,
-        disk: EdgesElsewhere | None = None,
-    ) -> PartEdges:
-        """Map the edges and check their structure; ``resident``: load them into memory instead, ``disk``: where each row
-        begins alone. Raises DataError: their arrays contradict each other. It names ``path``, the folder that they come
-        from."""
-        csc = part.csc(edge_type)
-        source, target = schema.endpoints(edge_type)
-        with blaming(DataError, path, f"part {part.index}, edge type {edge_type}", of=ValueError):
-            if len(csc.indptr) != part.num_core(target) + 1:
-                raise ValueError(f"edges of {len(csc.indptr) - 1} vertices, not {part.num_core(target)}")
-            kernels.validate_csc(csc.indptr, csc.indices, schema.node_counts[source])
-        if not resident and disk is None:
-            return cls(part, csc, csc)
-        csc = dataclasses.replace(csc, indptr=kernels.resident(csc.indptr))
-        if disk is not None:
-            return cls(part, csc, csc, disk)
-        indices, edge_ids = kernels.resident_beside(csc.indices, csc.edge_ids)
-        return cls(part, csc, dataclasses.replace(csc, indices=indices, edge_ids=edge_ids))
+    @cached_property
+    def csc(self) -> CSC:
+        """The edges."""
+        csc, (source, target) = self.part.csc(self.edge_type), self.schema.endpoints(self.edge_type)
+        with blaming(DataError, self.path, f"part {self.part.index}, edge type {self.edge_type}", of=ValueError):
+            if len(csc.indptr) != self.part.num_core(target) + 1:
+                raise ValueError(f"edges of {len(csc.indptr) - 1} vertices, not {self.part.num_core(target)}")
+            kernels.validate_csc(csc.indptr, csc.indices, self.schema.node_counts[source])
+        kept = self.resident or self.disk is not None
+        return dataclasses.replace(csc, indptr=kernels.resident(csc.indptr)) if kept else csc
+
+    @cached_property
+    def drawn(self) -> CSC:
+        """The same, as drawing reads them: source and edge id lie side by side if they are in memory."""
+        if not self.resident or self.disk is not None:
+            return self.csc
+        indices, edge_ids = kernels.resident_beside(self.csc.indices, self.csc.edge_ids)
+        return dataclasses.replace(self.csc, indices=indices, edge_ids=edge_ids)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what drawing reads."""
-        return self.drawn.indptr.nbytes + self.drawn.indices.nbytes + self.drawn.edge_ids.nbytes
+        """Bytes of what drawing reads; 0: it is not there yet, see ``drawn``."""
+        there = [self.drawn] if "drawn" in vars(self) else []
+        return sum(csc.indptr.nbytes + csc.indices.nbytes + csc.edge_ids.nbytes for csc in there)
 
 
 class Shard:
@@ -126,11 +118,11 @@ class Shard:
             self._keys[node_type] = np.ascontiguousarray(dataset.ids(node_type)[lo:hi], dtype=np.int64)
         of_part, on_disk = dataset.part(part), disk or {}
         self._edges = {
-            edge_type: PartEdges.of(
-                of_part, dataset.schema, edge_type, path=dataset.path, resident=resident, disk=on_disk.get(edge_type)
-            )
+            edge_type: PartEdges(of_part, dataset.schema, edge_type, dataset.path, resident, on_disk.get(edge_type))
             for edge_type in dataset.schema.edge_types
         }
+        for edge_type in self._edges:
+            self.drawn(edge_type)  # it is loaded, or mapped, now
 
     def with_changes(self, edges: Mapping[str, PartEdges], times: Mapping[str, VertexTimes]) -> Shard:
         """The same partition with other in-edges, and other times of vertices, of some types; the rest is shared."""
@@ -159,12 +151,11 @@ class Shard:
         threads: int | None = None,
         **how: Unpack[EdgeDraws],
     ) -> Answer:
-        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a
-        row is a pure function of ``stream_key`` and ``renewed`` (``hashing.stream_of``), its entries of ``trees`` int32
-        [m] and ``times`` int64 [m], and the row's user id. ``tables`` names the edge tables whose rows are wanted too.
-        ``by``: the edge table that a weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the
-        partition, a fan-out below -1, or no usable weights or times; UnknownNameError: no such edge type, or no such
-        edge table."""
+        """Sample in-neighbours of core ``rows`` (positions in this partition's range, int32|int64). The result for a row is a
+        pure function of ``stream_key`` and ``renewed`` (``hashing.stream_of``), its entries of ``trees`` int32 [m] and ``times``
+        int64 [m], and the row's user id. ``tables`` names the edge tables whose rows are wanted too. ``by``: the edge table that
+        a weighted method draws by; empty: ``weight``. Raises ConfigError: a row outside the partition, a fan-out below -1, or no
+        usable weights or times; UnknownNameError: no such edge type, or no such edge table."""
         edges = self._of(edge_type)
         csc, drawn, unread = edges.csc, edges.drawn, edges.disk is not None
         with self._blaming(edge_type):
@@ -249,18 +240,11 @@ class Shard:
     def edges_from(self, edge_type: str, sources: np.ndarray, rows: range, most: int) -> tuple[np.ndarray, np.ndarray]:
         """The edges from ``sources``, bool by internal id, into core ``rows`` one after another, until there are ``most``: int64
         [rows], the numbers of these of each, and where they come from. Those of a row stay together."""
-        csc, total = self.drawn(edge_type), 0
-        indptr = np.asarray(csc.indptr)[rows.start : rows.stop + 1]
-        counts, found = [np.empty(0, np.int64)], [csc.indices[:0]]
-        steps: np.ndarray = np.arange(indptr[0], indptr[-1], most) if len(indptr) else indptr
-        for low, high in pairwise(np.unique([0, *np.searchsorted(indptr, steps), max(0, len(indptr) - 1)]).tolist()):
-            ends = csc.indices[indptr[low] : indptr[high]]
-            at = np.flatnonzero(sources[ends])
-            counts.append(np.diff(np.searchsorted(at, indptr[low : high + 1] - indptr[low])))
-            found.append(ends[at])
-            if (total := total + len(at)) >= most:
-                break
-        return np.concatenate(counts), np.concatenate(found)
+        edges = self._of(edge_type)  # if they are few, they are looked up; else all edges into the rows are read
+        if edges.disk is None and (found := edges.part.edges_from(edge_type, sources, most)) is not None:
+            low, high = np.searchsorted(found[0], [rows.start, rows.stop])
+            return np.bincount(found[0][low:high] - rows.start, minlength=len(rows)), found[1][low:high]
+        return _native.edges_into(edges.csc.indptr, edges.csc.indices, sources, rows.start, rows.stop, most)
 
     def pair(self, edge_type: str, rows: np.ndarray, *, count: int, negative: bool, stream_key: int) -> np.ndarray:
         """``count`` non-neighbours (or in-neighbours) per core row: int64 internal ids [rows * count], -1 where none
@@ -327,6 +311,10 @@ class Shard:
     def csc(self, edge_type: str) -> CSC:
         """The in-edges of one type; raises UnknownNameError with the nearest name that exists."""
         return self._of(edge_type).csc
+
+    def has(self, edge_type: str) -> bool:
+        """Whether edges of a type have been drawn. If not, the first use may take some time."""
+        return bool(self._of(edge_type).nbytes)
 
     def drawn(self, edge_type: str) -> CSC:
         """The same edges, as drawing reads them: source and edge id lie side by side if the partition is in memory.

@@ -202,9 +202,8 @@ class _PartWriter:
         lo, hi = self._range(node_type)
         with NpyAppender(self.path / node_folder(node_type) / f"{name}.npy", spec.dtype, spec.row_shape) as out:
             for first, last in chunks(hi - lo, max(1, CHUNK_BYTES // max(1, spec.row_bytes))):
-                out.append(
-                    self.graph.rows(node_type, name, row_of[lo + first : lo + last])
-                )  # mapped anew, as in _pieces
+                # Mapped anew, as in _pieces.
+                out.append(self.graph.rows(node_type, name, row_of[lo + first : lo + last]))
 
     def edges(self, edge_type: str, moved: EdgeBuckets) -> None:
         """Write the in-edges of the core vertices, by (destination, user id of source, id)."""

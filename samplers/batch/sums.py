@@ -105,10 +105,8 @@ class RowSums:
             weights = None if edges.weights is None else edges.weights[found.edges]
             rows = ids[edges.row[found.edges] - new.start]
             for name in tables:
-                width, what = (
-                    width_of(found.counts, weights),
-                    (rows, found.counts, found.targets, weights, found.starts),
-                )
+                width = width_of(found.counts, weights)
+                what = rows, found.counts, found.targets, weights, found.starts
                 sums.append(SumItem(edge_type, node_type, name, *what, shifts[name], width, versions[name]))
                 columns = prod(self._schema.node_tables[node_type][name].row_shape)
                 outs.append(self._scratch.empty((len(found.counts), width * columns), np.uint8))

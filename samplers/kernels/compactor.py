@@ -96,11 +96,10 @@ class Compactor(_native.Compactor):
         sources: int = 0,
         weights: Weighing | None = None,
     ) -> int:
-        """Merge the answers of several owners in frontier order and number their sources. Every group is (positions
-        int64 [m] in the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32 [frontier] are the
-        targets' local ids. Writes local ids of sources and targets, and edge ids, as int32 or int64 like the outputs.
-        Returns the number of edges. With ``trees`` int32 [frontier] it numbers tree x ``sources`` + source.
-        ``weights``: what to write of the edges, too."""
+        """Merge the answers of several owners in frontier order and number their sources. Every group is (positions int64 [m] in
+        the frontier, counts int32 [m], neighbours, edge ids); ``frontier_local`` int32 [frontier] are the targets' local ids.
+        Writes local ids of sources and targets, and edge ids, as int32 or int64 like the outputs. Returns the number of edges.
+        With ``trees`` int32 [frontier] it numbers tree x ``sources`` + source. ``weights``: what to write of the edges, too."""
         flat = np.ascontiguousarray
         prepared = [
             (flat(p, np.int64), flat(c, np.int32), ids_of(n), None if e is None else ids_of(e)) for p, c, n, e in groups
@@ -145,8 +144,7 @@ def admit(
 def split_cached(
     index: Compactor, present: np.ndarray, ids: np.ndarray, positions: np.ndarray, starts: np.ndarray, *, need: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Divide ``ids`` into cached and missing ones. An id is cached if it has a slot in ``index`` whose ``present`` byte
-    has all bits of ``need``. ``starts`` int64 are bounds of groups of ``ids``. Returns slots (int32) and positions of
-    the cached ids, then ids, positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the
-    order of ``ids``."""
+    """Divide ``ids`` into cached and missing ones. An id is cached if it has a slot in ``index`` whose ``present`` byte has all
+    bits of ``need``. ``starts`` int64 are bounds of groups of ``ids``. Returns slots (int32) and positions of the cached ids,
+    then ids, positions, bounds of the groups and slots (-1: none) of the missing ids. All are in the order of ``ids``."""
     return _native.split_cached(index, present, need, ids, positions, starts)

@@ -150,10 +150,8 @@ class InNumpy:
 
     def _place(self, error: Exception) -> str:
         """The innermost line of the method's own file that has raised ``error``."""
-        frames, file = (
-            extract_tb(error.__traceback__),
-            getattr(getattr(self._draw, "__code__", None), "co_filename", ""),
-        )
+        frames = extract_tb(error.__traceback__)
+        file = getattr(getattr(self._draw, "__code__", None), "co_filename", "")
         frame = next((f for f in reversed(frames) if f.filename == file), frames[-1])
         return f"{Path(frame.filename).name} line {frame.lineno}"
 

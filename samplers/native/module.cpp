@@ -232,6 +232,91 @@ nb::object by_source(Longs indptr, Longs indices, std::size_t count) {
   return nb::make_tuple(bounds.release(), targets.release(), places.release());
 }
 
+// Where the edges of each source begin among `places`, and these: the places of all edges, by source, ascending for each.
+nb::object places_by_source(Vector indices, std::size_t count) {
+  const std::size_t edges = indices.size();
+  if (edges >= 1ULL << 32) bad("indices", "are too many");
+  Buffer<std::int64_t> bounds(count + 1);
+  Buffer<std::uint32_t> places(edges);
+  with_ids("indices", indices, [&](const auto* source) {
+    nb::gil_scoped_release unlocked;
+    std::fill(bounds.data, bounds.data + count + 1, 0);
+    for (std::size_t i = 0; i < edges; ++i) {
+      check_source(source[i], i, static_cast<std::int64_t>(count));
+      ++bounds.data[source[i]];
+    }
+    std::partial_sum(bounds.data, bounds.data + count + 1, bounds.data);
+    for (std::size_t i = edges; i-- > 0;) places.data[--bounds.data[source[i]]] = static_cast<std::uint32_t>(i);
+  });
+  return nb::make_tuple(bounds.release(), places.release());
+}
+
+using Marks = nb::ndarray<const bool, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class To, class From>
+nb::object array_of(const std::vector<From>& values) {
+  Buffer<To> out(values.size());
+  std::copy(values.begin(), values.end(), out.data);
+  return out.release();
+}
+
+// The edges from marked sources, but for those at `gone`, which ascend: their rows, ascending, and sources. None: there are more
+// than `most`. `bounds` and `places` are of places_by_source.
+nb::object edges_from(Longs indptr, Vector indices, Longs bounds, Places places, Marks marks, Longs gone, std::size_t most) {
+  if (bounds.size() != marks.size() + 1) bad("bounds", "must be one more than sources");
+  return with_ids("indices", indices, [&]<class Id>(const Id* source) -> nb::object {
+    std::vector<std::uint32_t> found;
+    std::vector<std::int64_t> rows;
+    std::vector<Id> ends;
+    {
+      nb::gil_scoped_release unlocked;
+      check_bounds(indptr, indices.size());
+      for (std::size_t i = 0; i < marks.size() && found.size() <= most; ++i) {
+        if (!marks.data()[i]) continue;
+        check_rows_of(bounds, places.size(), i);
+        found.insert(found.end(), places.data() + bounds.data()[i], places.data() + bounds.data()[i + 1]);
+      }
+      if (found.size() <= most) {
+        std::sort(found.begin(), found.end());
+        const std::int64_t *row = indptr.data(), *went = gone.data(), *const last = went + gone.size();
+        for (const std::uint32_t place : found) {
+          if (place >= indices.size()) bad("places", "have one that does not exist");
+          went = std::lower_bound(went, last, place);
+          if (went != last && *went == place) continue;
+          row = std::upper_bound(row, indptr.data() + indptr.size(), place);
+          rows.push_back(row - indptr.data() - 1);
+          ends.push_back(source[place]);
+        }
+      }
+    }
+    if (found.size() > most) return nb::none();
+    return nb::make_tuple(array_of<std::int64_t>(rows), array_of<Id>(ends));
+  });
+}
+
+// The edges from marked sources into rows from `first` on, before `stop`, until there are `most`: numbers of those of each row,
+// and sources.
+nb::object edges_into(Longs indptr, Vector indices, Marks marks, std::size_t first, std::size_t stop, std::size_t most) {
+  return with_ids("indices", indices, [&]<class Id>(const Id* source) -> nb::object {
+    std::vector<std::int64_t> counts;
+    std::vector<Id> ends;
+    {
+      nb::gil_scoped_release unlocked;
+      for (std::size_t row = first; row < stop && row + 1 < indptr.size() && ends.size() < most; ++row) {
+        check_rows_of(indptr, indices.size(), row);
+        const std::size_t before = ends.size();
+        for (std::int64_t i = indptr.data()[row]; i < indptr.data()[row + 1]; ++i) {
+          check_source(source[i], static_cast<std::size_t>(i), static_cast<std::int64_t>(marks.size()));
+          if (marks.data()[source[i]]) ends.push_back(source[i]);
+        }
+        counts.push_back(static_cast<std::int64_t>(ends.size() - before));
+      }
+    }
+    return nb::make_tuple(array_of<std::int64_t>(counts), array_of<Id>(ends));
+  });
+}
+
 nb::object sample_pairs(Longs indptr, Vector indices, Longs keys, Vector rows, std::int64_t count, std::uint64_t stream_key,
                         bool negative, Longs ids, Vector sorted_internal) {
   if (indptr.size() == 0) bad("indptr", "is empty");
@@ -328,6 +413,9 @@ NB_MODULE(_native, m) {
   m.def("validate_csc", &validate_csc, "indptr"_a, "indices"_a, "num_sources"_a);
   m.def("bounds_by_target", &bounds_by_target, "targets"_a, "count"_a);
   m.def("by_source", &by_source, "indptr"_a, "indices"_a, "count"_a);
+  m.def("places_by_source", &places_by_source, "indices"_a, "count"_a);
+  m.def("edges_from", &edges_from, "indptr"_a, "indices"_a, "bounds"_a, "places"_a, "sources"_a, "gone"_a, "most"_a);
+  m.def("edges_into", &edges_into, "indptr"_a, "indices"_a, "sources"_a, "first"_a, "stop"_a, "most"_a);
   m.def("sample_pairs", &sample_pairs, "indptr"_a, "indices"_a, "vertex_keys"_a, "rows"_a, "count"_a, "stream_key"_a, "negative"_a,
         "ids"_a, "sorted_internal"_a);
   m.def("degree_sum", &degree_sum, "indptr"_a, "rows"_a);

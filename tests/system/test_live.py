@@ -236,6 +236,7 @@ def test_a_session_draws_from_one_version(live: Live, monkeypatch: pytest.Monkey
     found = [next(between)]
     assert live.rows(small_graph.x + 1) == 2
     live.remove(np.arange(700))
+    newest = [*loader()]
     both, old = live.held(), [first, *reading]
     assert [of_batch(batch) for batch in old] == whole
     found += between
@@ -243,7 +244,6 @@ def test_a_session_draws_from_one_version(live: Live, monkeypatch: pytest.Monkey
         assert all(batch.version == version and live.has(batch, small_graph.x) for batch in batches)
     with atta.local(cut(small_graph, np.arange(2600), live.folder / "then", 2, "metis"), threads=1) as anew:
         assert [of_batch(batch) for batch in found] == sampled(anew, small_graph, {})
-    newest = [*loader()]
     assert {batch.version for batch in newest} == {3}
     assert live.has(newest[0], small_graph.x + 1), "rows of version 2, edges of version 3"
     del first, newest, found, old, batches

@@ -320,10 +320,8 @@ def add_edge_rows(out: GraphWriter, edge_type: str, found: EdgeFiles, options: I
             total += len(block)
             ends, rows_of = block, {name: rows.reshape(-1, *shapes[name]) for name, rows in columns.items()}
             if found.mirrored:
-                ends, rows_of = (
-                    np.repeat(block, 2, axis=0),
-                    {n: np.repeat(rows, 2, axis=0) for n, rows in rows_of.items()},
-                )
+                ends = np.repeat(block, 2, axis=0)
+                rows_of = {n: np.repeat(rows, 2, axis=0) for n, rows in rows_of.items()}
                 ends[1::2] = block[:, ::-1]
             stream.append(ends[:, 0], ends[:, 1], rows_of)
     if found.stated is not None and found.stated[1] != total:

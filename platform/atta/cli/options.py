@@ -370,9 +370,8 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: str | None) -
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     options = {_key(p): p for p in ctx.command.params if p.name not in ("config", "help") and p.name}
     found: dict[str, Any] = {}
-    for key, value in sorted(
-        document.items(), key=lambda entry: entry[0] != "plugin"
-    ):  # others may name what it brings
+    # Others may name what it brings.
+    for key, value in sorted(document.items(), key=lambda entry: entry[0] != "plugin"):
         option = options.get(key.replace("_", "-"))
         if option is None or option.name is None:
             raise UnknownNameError.of(f"key of {path}", key, options)

@@ -124,20 +124,21 @@ class LiveVersions:
 
     # -- sessions and peers --------------------------------------------------------------------------------------------
 
-    async def open(self, number: int | None) -> VersionView:
-        """The version for a session; None: the newest. ``close`` must follow. Raises UnknownNameError: it does not
-        exist any more; names those that do. DataError: a file of it is missing or damaged. QuotaExceededError: it does
-        not fit into memory."""
+    async def open(self, number: int | None, edge_types: Iterable[str] = ()) -> VersionView:
+        """The version for a session, which draws edges of some types; None: the newest. ``close`` must follow. Raises
+        UnknownNameError: it does not exist any more; names those that do. DataError: a file of it is missing or damaged.
+        QuotaExceededError: it does not fit into memory."""
         if number is not None and number not in self.book.known:
             await self._look()
         number = self.book.open(number)
         try:
             sources = self.book.sources(number)
             await self._hold((t, name, source) for (t, name), source in sources.items())
+            dataset, shard = self._edges.of(sources)
+            await _read(shard, edge_types)
         except BaseException:
             self._closed(number)
             raise
-        dataset, shard = self._edges.of(sources)
         kept = None if edges_only(sources) else self.own.edges
         return VersionView(number, self._store, sources, dataset, shard, self._cache(number), kept)
 
@@ -160,10 +161,10 @@ class LiveVersions:
         await self._hold(one for one in wanted if one[2])
         return [self._store.table(*one) for one in wanted]
 
-    async def graph(self, edge_type: str, version: int) -> Shard:
+    async def graph(self, edge_type: str, version: int, *, read: bool = True) -> Shard:
         """This daemon's partition, for a peer that asks about edges of one type, and times of their sources, as a
-        version has them. Raises UnknownNameError: there is no such version; names those that exist. Also what ``open``
-        raises."""
+        version has them. ``read``: the edges are in memory. Raises UnknownNameError: there is no such version; names those
+        that exist. Also what ``open`` raises."""
         if not version:
             return self._edges.shard
         known, schema = await self._asked_sources(version), self._dataset.schema
@@ -172,7 +173,7 @@ class LiveVersions:
         wanted = graph_rows(schema, sources)
         self.book.asked(wanted, time.monotonic())
         await self._hold(wanted)
-        return self._edges.of(sources)[1]
+        return await _read(self._edges.of(sources)[1], [edge_type] if read else [])
 
     async def changes(self, since: int, until: int) -> dict[TableName, np.ndarray] | None:
         """By table and edges what differs between two versions of what this daemon has, as ``VersionFolder.changed`` tells it.
@@ -202,7 +203,7 @@ class LiveVersions:
         """Edges of a version into ``targets``, internal ids, as far as this daemon has them, as ``Shard.edges_from``; and whether
         some targets are left. Errors as ``graph``."""
         source = (await self._asked_sources(version)).get((edge_type, EDGES), 0)
-        shard = await self.graph(edge_type, source)
+        shard = await self.graph(edge_type, source, read=False)
         low, high = self._dataset.book.range(self._dataset.schema.endpoints(edge_type)[1], self._owner)
         rows = range(max(targets.start - low, 0), max(min(targets.stop, high) - low, 0))
         counts, found = await asyncio.to_thread(shard.edges_from, edge_type, sources, rows, most)
@@ -340,7 +341,9 @@ class LiveVersions:
         if kind == EDGES:
             room = np.empty if self._resident else mapped_room
             part, schema = self._folder.edges(self._dataset, self._owner, source, room), self._dataset.schema
-            edges = PartEdges.of(part, schema, name, path=self._folder.place(source), resident=resident)
+            edges = PartEdges(part, schema, name, self._folder.place(source), resident)
+            if not self._folder.has_base(name, source):
+                _ = edges.drawn  # its files are mapped now
             degrees = cache(partial(self._folder.degrees, self._dataset, name, source))
             return HeldEdges(edges, self._folder.edge_ids(name, source), degrees)
         data = self._folder.load(self._dataset, self._owner, (name, kind), source)
@@ -370,6 +373,13 @@ class LiveVersions:
 
     def _on_disk(self) -> dict[int, Sources]:
         return {number: files.sources for number, files in self._folder.committed().items()}
+
+
+async def _read(shard: Shard, edge_types: Iterable[str]) -> Shard:
+    """Have edges of some types in memory, not only what differs from their base: on a thread, before they are drawn."""
+    for edge_type in [edge_type for edge_type in edge_types if not shard.has(edge_type)]:
+        await asyncio.to_thread(shard.drawn, edge_type)
+    return shard
 
 
 def mapped_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:

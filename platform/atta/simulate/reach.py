@@ -79,9 +79,8 @@ class _Curve:
     def _shape_at(self, where: float, known: np.ndarray) -> float:
         shapes = np.log(self.shapes)
         shape = float(np.interp(where, known, shapes))
-        if (
-            where < known[0] and len(known) > 1
-        ):  # few draws hit mostly hubs: continue the slope between the first two hops
+        # Few draws hit mostly hubs: continue the slope between the first two hops.
+        if where < known[0] and len(known) > 1:
             slope = (shapes[1] - shapes[0]) / max(1e-9, known[1] - known[0])
             shape += min(1.0, max(0.0, slope)) * (where - known[0])
         return math.exp(shape)

@@ -146,6 +146,7 @@ def check_sequence(made: Made, seed: int, parts: int, steps: list[str]) -> None:
         next_id[edge_type], latest[edge_type] = first + len(new), number
         assert version.edge_ids == {e: next_id[e] for e, source in latest.items() if source}
         assert replaces <= (edge_type not in version.bases)
+        check_edges_from(rng, dataset, folder, edge_type, number, truth[edge_type])
         for unread in folder.committed().keys() - kept_numbers(folder.committed(), [], 1):
             folder.retire(unread)
     for edge_type, edges in truth.items():
@@ -158,6 +159,28 @@ def check_sequence(made: Made, seed: int, parts: int, steps: list[str]) -> None:
         check_degrees(dataset, edge_type, degrees or dataset.degrees(edge_type), edges)
         joined = dataset.joined([range(dataset.num_parts)])
         assert stored(joined, folder, edge_type, latest[edge_type], mapped_room) == found
+        check_edges_from(rng, dataset, folder, edge_type, latest[edge_type], edges)
+
+
+def check_edges_from(
+    rng: np.random.Generator, dataset: Dataset, folder: VersionFolder, edge_type: str, source: int, edges: list[Edge]
+) -> None:
+    """The edges from some vertices, of each partition by itself and of all as one, are those among all ``edges``."""
+    from_type, to_type = OF[edge_type]
+    marks = rng.random(A) < rng.random()
+    wanted = sorted((s, target) for s, target, *_ in edges if s in dataset.ids(from_type)[marks])
+    for one in (dataset, dataset.joined([range(dataset.num_parts)])):
+        pairs = []
+        for owner in range(one.num_parts):
+            part = folder.edges(one, owner, source) if source else one.part(owner)
+            found = part.edges_from(edge_type, marks, len(edges) + 100)
+            assert found is not None
+            assert (np.diff(found[0]) >= 0).all()
+            targets = one.ids(to_type)[found[0] + one.book.range(to_type, owner)[0]].tolist()
+            pairs += zip(one.ids(from_type)[found[1]].tolist(), targets, strict=True)
+            if len(found[0]) and edge_type not in getattr(part, "_bases", {}):
+                assert part.edges_from(edge_type, marks, 0) is None
+        assert sorted(pairs) == wanted
 
 
 def changed(dataset: Dataset, folder: VersionFolder, number: int) -> tuple[tuple[str, str], list[Any]]:

@@ -173,6 +173,15 @@ def test_questions_about_rows(data: st.DataObject) -> None:
         lambda: _native.validate_csc(graph.indptr, graph.indices, draw(st.sampled_from([-1, 0, graph.rows]))),
         lambda: _native.bounds_by_target(rows, draw(st.sampled_from([0, 1, graph.rows]))),
         lambda: _native.by_source(graph.indptr, rows, draw(st.sampled_from([0, 1, graph.rows]))),
+        lambda: _native.places_by_source(graph.indices, draw(st.sampled_from([0, 1, graph.rows]))),
+        lambda: _native.edges_from(
+            graph.indptr, graph.indices, rows_of(draw, graph), rows.astype(np.uint32),
+            np.ones(draw(st.integers(0, 9)), bool), other, draw(st.sampled_from([0, 3, 99])),
+        ),
+        lambda: _native.edges_into(
+            graph.indptr, graph.indices, np.ones(draw(st.sampled_from([0, 1, graph.rows])), bool),
+            *(draw(st.sampled_from([0, 1, 2**40])) for _ in range(3)),
+        ),
         lambda: _native.sample_pairs(
             graph.indptr, graph.indices, graph.keys, rows, draw(st.sampled_from([-1, 0, 1, 3])), draw(KEYS),
             draw(st.booleans()), graph.keys, np.argsort(graph.keys),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,37 @@ def test_edges_by_source(by_target: list[list[int]]) -> None:
     assert at.tolist() == order.tolist()
     assert targets.tolist() == np.repeat(np.arange(len(by_target)), np.diff(indptr))[order].tolist()
     assert bounds.tolist() == np.searchsorted(sources[order], np.arange(8)).tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=12), st.sets(st.integers(0, 6)), st.integers(0, 40),
+    st.integers(0, 13), st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_edges_from_some_sources(
+    by_target: list[list[int]], some: set[int], most: int, stop: int, random: Random
+) -> None:
+    ends = [(row, source, source in some) for row, of_row in enumerate(by_target) for source in of_row]
+    marks, sources = np.isin(np.arange(7), [*some]), np.array([source for _, source, _ in ends], np.int32)
+    indptr, gone = np.cumsum([0, *map(len, by_target)]), np.flatnonzero([random.random() < 0.3 for _ in ends])
+    bounds, places = _native.places_by_source(sources, 7)
+    found = _native.edges_from(indptr, sources, bounds, places, marks, gone, most)
+    count = sum(led for *_, led in ends)
+    assert (found is None) == (count > most)
+    if 0 < count <= most:
+        with pytest.raises(ValueError, match="places: have one that does not exist"):
+            _native.edges_from(indptr, sources, bounds, places + np.uint32(len(places)), marks, gone, most)
+    if found is not None:
+        wanted = [(row, source) for at, (row, source, led) in enumerate(ends) if led and at not in gone]
+        assert [*zip(*(array.tolist() for array in found), strict=True)] == wanted
+    first = random.randrange(14)
+    counts, found = _native.edges_into(indptr, sources, marks, first, stop, most)
+    rows = range(first, min(stop, len(by_target)))[: len(counts)]
+    wanted = [[source for source in by_target[row] if source in some] for row in rows]
+    assert counts.tolist() == [len(of_row) for of_row in wanted]
+    assert found.tolist() == [source for of_row in wanted for source in of_row]
+    if len(counts) < min(stop, len(by_target)) - first:
+        assert counts.sum() >= most > counts[:-1].sum() or most == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +30,9 @@ from atta.client.inference.task import InferenceTask
 from atta.daemon.versions import LiveVersions, UpdateService
 from atta.errors import StaleRowError
 from atta.kvstore.spec import MutableSpec
+from atta.partition.dataset import CSC, Part
 from atta.samplers.batch.items import EDGES
-from atta.samplers.shard import Shard
+from atta.samplers.shard import PartEdges, Shard
 from atta.train.launching import follow, totals
 from atta.train.launching.totals import block_totals
 from atta.train.models.own import own_layers
@@ -92,12 +94,14 @@ class Served(LiveVersions):
     async def _asked_sources(self, version: int) -> dict[tuple[str, str], int]:
         return {("to", EDGES): version}
 
-    async def graph(self, edge_type: str, version: int) -> Shard:
+    async def graph(self, edge_type: str, version: int, *, read: bool = True) -> Shard:
         (source, target), rows = self._graph.ends[version], self._dataset.rows
         mine = np.flatnonzero((target >= rows.start) & (target < rows.stop))
         mine, shard = mine[np.argsort(target[mine], kind="stable")], object.__new__(Shard)
         indptr = np.searchsorted(target[mine], np.arange(rows.start, rows.stop + 1))
-        shard._edges = {"to": SimpleNamespace(drawn=SimpleNamespace(indptr=indptr, indices=source[mine]))}
+        part = Part(Path(), self._owner, np.load, self._dataset.schema, {"node": len(rows)})
+        part._csc["to"] = CSC(indptr, source[mine], mine)
+        shard._edges = {"to": PartEdges(part, self._dataset.schema, "to", Path())}
         return shard
 
 

@@ -55,9 +55,8 @@ class Watching:
             for trainer in self._trainers:
                 _scrape(trainer)
             self.view = self._seen()
-            self._end.wait(
-                max(0.0, time.monotonic() - began - self._interval_s)
-            )  # slow daemons are not asked more often
+            # Slow daemons are not asked more often.
+            self._end.wait(max(0.0, time.monotonic() - began - self._interval_s))
 
     def __enter__(self) -> Watching:
         self._thread.start()

@@ -77,10 +77,8 @@ def session_figures(session: SessionRates) -> dict[str, str]:
 
 def job_figures(job: JobFigures) -> dict[str, str]:
     """What is shown of the rows between a job's trainers, by heading; the name of the job comes first."""
-    predicted, stale = (
-        job.predicted_error,
-        job.stale_error,
-    )  # how far predicted rows are from fresh ones, and stale rows
+    # How far predicted rows are from fresh ones, and stale rows.
+    predicted, stale = job.predicted_error, job.stale_error
     return {
         "job": f"{job.job} {_TRAVELLING.get(job.direction, job.direction)}",
         "epoch": str(job.epoch),

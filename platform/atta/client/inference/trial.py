@@ -48,9 +48,8 @@ _STRANGERS, _LARGER_HUB = 6 + _PATH, 150
 @dataclass(frozen=True)
 class LayerFault:
     """Why a layer cannot be computed block by block: ``cause`` is a sentence about the layer, without its name, ``kind`` is
-    ``"raises"``, ``"shape"``, ``"random"``, ``"reverse"`` (out-edges), ``"order"`` (of edges), ``"others"`` (the other rows
-    of the block) or ``"far"`` (edges farther than ``hops``), ``off`` how far rows are off, as a part of a row's largest number.
-    """
+    ``"raises"``, ``"shape"``, ``"random"``, ``"reverse"`` (out-edges), ``"order"`` (of edges), ``"others"`` (the other rows of
+    the block) or ``"far"`` (edges farther than ``hops``), ``off`` how far rows are off, as a part of a row's largest number."""
 
     kind: str
     cause: str

@@ -249,9 +249,8 @@ class EdgeUpdater:
             versions = self.publisher.folder.committed()
             taken = versions[max(versions)].taken.get(str(self.folder)) if versions else None
             if taken is not None and taken[0] == batch.name:
-                done = replace(
-                    self._nothing, number=taken[1], updates=sorted(os.listdir(batch))
-                )  # by one that was killed
+                # By one that was killed.
+                done = replace(self._nothing, number=taken[1], updates=sorted(os.listdir(batch)))
             else:
                 done = self._published(batch)
             shutil.rmtree(batch)

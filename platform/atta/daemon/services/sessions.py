@@ -136,7 +136,8 @@ class SessionService:
         with ExitStack() as undo:
             view = None
             if self._versions is not None:
-                view = await self._versions.open(request.version if request.HasField("version") else None)
+                asked = request.version if request.HasField("version") else None
+                view = await self._versions.open(asked, checked.plan.edge_types)
                 undo.callback(self._versions.close, view)
                 schema = view.dataset.schema
                 if checked.schema is not None and checked.schema.room != schema.room:  # it may be about other vertices

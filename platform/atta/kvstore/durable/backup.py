@@ -198,9 +198,8 @@ class BackupFolder:
         primary, if there is one, goes on. Raises DataError."""
         with logfile.written(self.folder):
             for path in taken.glob("log-*"):
-                if (
-                    path.name[4:].isdigit() and int(path.name[4:]) > self.position.lsn
-                ):  # begun by the promotion, no records
+                # Begun by the promotion, no records.
+                if path.name[4:].isdigit() and int(path.name[4:]) > self.position.lsn:
                     path.unlink()
             logfile.replace_sealed(taken / EPOCH_FILE, EPOCH_FORMAT, {"number": self._epoch})
             taken.rename(self.folder)

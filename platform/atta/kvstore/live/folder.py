@@ -34,7 +34,7 @@ from atta.kvstore.durable.logfile import force, written
 from atta.kvstore.live.book import USED, Sources, TableName
 from atta.partition.dataset import CSC, Dataset, VertexTimes, part_folder
 from atta.partition.disk.files import FileRecord, check_file, map_array, read_sealed
-from atta.partition.graph.part import GraphDegrees, JoinedPart, Part, edges_of_parts
+from atta.partition.graph.part import NONE, GraphDegrees, JoinedPart, Led, Part, edges_of_parts
 from atta.partition.names import edge_folder, node_folder
 from atta.partition.schema import Schema
 from atta.samplers.batch.items import EDGES, TIME
@@ -125,15 +125,19 @@ class ChangedPart(Part):
         """``bases``: partitions with the edges that those of this one are told by, by edge type."""
         super().__init__(version, index, map_file, schema, core)
         self._version, self._bases, self._room = version, bases, room
+        self._since: dict[str, tuple[Part, EdgeDifference]] = {}
 
     def since(self, edge_type: str) -> tuple[Part, EdgeDifference]:
         """The base of the edges of a type, and what differs; where they have none, they are told by themselves."""
         tables, of = self._schema.edge_tables[edge_type], (edge_type, EDGES)
         if edge_type not in self._bases:
             return self, EdgeDifference.none(self, edge_type, tables)
-        names, folder = ("indices", "edge_ids", *tables), self.path / edge_folder(edge_type)
-        came, gone = (self._map(self._version / changed_file(self.index, of, kind)) for kind in (CAME, GONE))
-        return self._bases[edge_type], EdgeDifference(came, {n: self._map(folder / f"{n}.npy") for n in names}, gone)
+        if edge_type not in self._since:
+            names, folder = ("indices", "edge_ids", *tables), self.path / edge_folder(edge_type)
+            came, gone = (self._map(self._version / changed_file(self.index, of, kind)) for kind in (CAME, GONE))
+            columns = {name: self._map(folder / f"{name}.npy") for name in names}
+            self._since[edge_type] = self._bases[edge_type], EdgeDifference(came, columns, gone)
+        return self._since[edge_type]
 
     def _open_csc(self, edge_type: str) -> CSC:
         if self._schema.check_edge_type(edge_type) not in self._bases:
@@ -143,6 +147,17 @@ class ChangedPart(Part):
         ends = (difference.column(name, getattr(csc, name), self._room) for name in ("indices", "edge_ids"))
         tables = {name: self.edge_table(edge_type, name) for name in ("weight", "time") if name in known}
         return CSC(difference.indptr(csc.indptr), *ends, **tables)
+
+    def edges_from(self, edge_type: str, sources: np.ndarray, most: int, gone: np.ndarray = NONE) -> Led:
+        if edge_type not in self._bases:
+            return super().edges_from(edge_type, sources, most, gone)
+        base, difference = self.since(edge_type)
+        came = sources[new := difference.columns["indices"]]
+        if (kept := base.edges_from(edge_type, sources, most, difference.gone)) is None:
+            return None
+        rows = np.concatenate([kept[0], difference.came[0][came]])
+        order = np.argsort(rows, kind="stable")
+        return rows[order], np.concatenate([kept[1], new[came]])[order]
 
     def edge_table(self, edge_type: str, name: str) -> np.ndarray:
         if edge_type not in self._bases:
@@ -332,9 +347,11 @@ class VersionFolder:
         bases = {t: self._base(dataset, base, index) for t, base in its if version.sources[t, EDGES] == version.number}
         kept = [*self._bases.items()]  # at once: daemons read several versions on threads
         self._bases = {key: part for key, part in kept if key[0] in version.bases.values()}
-        return ChangedPart(
-            version.path, index, partial(_checked, version), dataset.schema, core=core, bases=bases, room=room
-        )
+        checked = partial(_checked, version)
+        found = ChangedPart(version.path, index, checked, dataset.schema, core=core, bases=bases, room=room)
+        for edge_type in bases:  # what is missing or altered is named now, and files may go afterwards
+            found.since(edge_type)[0].csc(edge_type)
+        return found
 
     def _base(self, dataset: Dataset, number: int, index: int) -> Part:
         """The partition of a version that others are told by. It is kept, as its files are checked when they are mapped."""

@@ -249,9 +249,8 @@ class NewEdges:
         cls, present: Present, edge_type: str, added: Path | None, removed: Path | None, *, replaces: bool = False
     ) -> NewEdges:
         """``added``: a folder with ``src.npy``, ``dst.npy`` and a file for each edge table, also within a graph folder, whose
-        vertices may have other numbers; ``removed``: a file of ids.
-        Raises DataError: a file is missing, no array, or of no edge table. ConfigError: nothing is given, or what is
-        given contradicts itself."""
+        vertices may have other numbers; ``removed``: a file of ids. Raises DataError: a file is missing, no array, or of no edge
+        table. ConfigError: nothing is given, or what is given contradicts itself."""
         if added is None and removed is None:
             raise ConfigError("neither edges to add nor edges to remove are given")
         if replaces and (added is None or removed is not None):
@@ -276,9 +275,8 @@ class NewEdges:
         """All edges that ``some``, at least one, add, one after another."""
         tables = {name: np.concatenate([one.tables[name] for one in some]) for name in some[0].tables}
         ends = ([getattr(one, of) for one in some] for of in ("sources", "targets"))
-        sources, targets = (
-            np.concatenate(ids, dtype=np.int64, casting="unsafe") for ids in ends
-        )  # some may be unsigned
+        # Some may be unsigned.
+        sources, targets = (np.concatenate(ids, dtype=np.int64, casting="unsafe") for ids in ends)
         return cls(sources, targets, tables)
 
     def __len__(self) -> int:
@@ -455,10 +453,8 @@ def write_version(
     present = replace(present, dataset=dataset.with_used(used))
     with Staging(folder.place(number), MANIFEST, overwrite=True) as staging:
         written = {of: new.write(present, of, staging.path) for of, new in changes.items()}
-        edge_ids, bases = (
-            {**present.edge_ids},
-            {t: base for t, base in present.bases.items() if (t, EDGES) not in changes},
-        )
+        edge_ids = {**present.edge_ids}
+        bases = {t: base for t, base in present.bases.items() if (t, EDGES) not in changes}
         for one in written.values():
             edge_ids, bases = {**edge_ids, **one.edge_ids}, {**bases, **one.bases}
         files = {name: describe_file(staging.path / name) for one in written.values() for name in one.names}

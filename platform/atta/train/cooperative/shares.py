@@ -114,9 +114,8 @@ def _split_nested(edges: Longs, in_edges: Longs, machines: int, each: int, *, se
 def _union(edges: Longs, in_edges: Longs) -> tuple[Rows, Longs]:
     rows = union_rows([lambda: (edges[0], edges[1], 0, 0)], len(in_edges), both=True)[:2]
     weights = np.stack([np.ones(len(in_edges), np.int64), in_edges], axis=1)
-    return rows, np.ascontiguousarray(
-        weights[:, weights.any(axis=0)]
-    )  # METIS refuses a constraint whose weights are all 0
+    # METIS refuses a constraint whose weights are all 0.
+    return rows, np.ascontiguousarray(weights[:, weights.any(axis=0)])
 
 
 def _room(weights: Longs, trainers: int, slack: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

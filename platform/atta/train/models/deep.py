@@ -62,9 +62,8 @@ class DeepGNN(torch.nn.Module):
     def layer(self, number: int, h: torch.Tensor, edge_index: Any) -> torch.Tensor:
         """Output of layer ``number`` for ``h`` [vertices, hidden channels]; it has the same shape."""
         layer: Any = self.layers[number]
-        run = (
-            layer if number else layer.conv
-        )  # the first one's norm and activation come after the last layer, as in PyG
+        # The first one's norm and activation come after the last layer, as in PyG.
+        run = layer if number else layer.conv
         if self.checkpointed and self.training:
             # Recompute the whole layer: if it stopped early, an exchange could be started and never finished.
             with set_checkpoint_early_stop(False):
