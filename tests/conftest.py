@@ -47,7 +47,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("atta", deadline=None, print_blob=True)  # a busy machine is not a failure
-settings.register_profile("quick", settings.get_profile("atta"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("atta"), max_examples=10)
 settings.load_profile("atta")
 
 

@@ -63,6 +63,7 @@ def daemons(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             daemon.kill()
 
 
+@pytest.mark.slow
 def test_train_learns_and_reports(dataset: Path, tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
     done = atta("train", "--data", dataset, *TRAIN, "--trainers", 2, "--epochs", 4, "--json", report_file)

@@ -23,9 +23,14 @@ MODULES = (
 WORKER = ["-m", "atta.cli.main", "worker"]
 
 
+def is_trainer(words: list[str]) -> bool:
+    """Whether an interpreter with these arguments is a trainer, or what it may start."""
+    return words[:3] == WORKER or (words[:1] == ["-m"] and words[1] in MODULES)
+
+
 def main(interpreter: str, path: str, words: list[str]) -> None:
     """``words``: the interpreter's arguments. Ends with the trainer's exit code or signal."""
-    if words[:3] != WORKER and (words[:1] != ["-m"] or words[1] not in MODULES):
+    if not is_trainer(words):
         os.execv(interpreter, [interpreter, *words])
     parent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent.connect(path)

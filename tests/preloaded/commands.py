@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tests.preloaded.caller import is_trainer
 from tests.preloaded.forker import MODULES, PARENT
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -71,6 +72,8 @@ class Commands:
 
     def can_fork(self, words: list[str], environment: dict[str, str]) -> bool:
         """Whether a fork of the process with imports is the same as a new interpreter with these arguments."""
+        if self.wanted and words[:1] == [sys.executable] != [self._python] and is_trainer(words[1:]):
+            return True  # as ``caller`` would have it, which is what the interpreter's name stands for now
         return (
             self.wanted
             and words[:1] in ([self._python], [sys.executable])
@@ -87,7 +90,8 @@ class Commands:
         task = {"words": words, "environment": environment, "folder": folder, **own}
         message = json.dumps({**task, "executable": sys.executable}).encode()
         with self._lock:
-            torch = words[0] == PARENT or words[1:2] in (["train"], ["predict"]) or "--model" in words
+            torch = words[0] == PARENT or (words[0] not in MODULES and is_trainer(["-m", *words]))
+            torch = torch or words[1:2] in (["train"], ["predict"], ["worker"]) or "--model" in words
             requests = self._requests(torch)
             _adopt_orphans(True)
             try:

@@ -8,6 +8,7 @@ process. Its parent is the process that asked, see ``commands``. The process end
 from __future__ import annotations
 
 import array
+import atexit
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ import runpy
 import socket
 import struct
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +32,23 @@ def main() -> bool:
     import pymetis._internal  # noqa: F401 - all are imported for the children
 
     import atta.cli.cluster.serve
+    import atta.cli.cluster.status
     import atta.client
+    import atta.client.every
     import atta.daemon.daemon
     import atta.observe.machine.ending
     import atta.partition.deploy
     import atta.partition.disk.mirror
     import atta.partition.methods
     import atta.train
-    from atta.samplers.local.contract import own_operators
+    from atta.observe import plugins
+    from atta.samplers.local import contract
 
-    own_operators()  # every daemon needs them
+    for registry in plugins.registries():
+        registry.plugins()  # what packages announce is read from their files, once
+    contract.own_operators()
+    drawn = [*contract._drawn()]  # every daemon draws these, the same in each process of a build
+    contract._drawn = lambda: iter(drawn)
     if sys.argv[1:]:
         import atta.train.cooperative.trainer  # noqa: F401
 
@@ -96,5 +105,28 @@ def become(task: dict[str, Any], streams: array.array[int]) -> None:
     sys.path[0], sys.argv = os.getcwd(), task["words"]
 
 
+def run() -> None:
+    """The command's module, and what an interpreter does as it ends, but for taking its modules apart: once torch has been
+    imported, that takes longer than what most commands do. After Ctrl-C that nobody has caught it ends as usual."""
+    code: object = 0
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 1
+    if not isinstance(code, int):
+        sys.exit(code)  # type: ignore[arg-type]
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # which tells of it
+    os._exit(code)
+
+
 if __name__ == "__main__" and main():
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    run()

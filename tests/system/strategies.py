@@ -153,9 +153,8 @@ CASES = tuple(
     )
 )
 QUICK = (
-    *(BASE, FROZEN, *RESUMED, *UNCUT, LAGGING[0], IN_TURN, INTERVALS[2]),
+    *(BASE, FROZEN, *RESUMED, LAGGING[0], IN_TURN, INTERVALS[2]),
     *(case for case in BARRIERS if case.options.get("smooth")),
-    *(case for case in BARRIERS if case.options.get("bound") == "gap" and case.options["warmup"]),
     *(case for case in BARRIERS if case.options.get("skip") and not case.seconds),
     *(case for case in BARRIERS if case.options.get("predictor") == "linear" and case.options.get("phase")),
 )

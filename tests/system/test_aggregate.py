@@ -30,6 +30,11 @@ OPTIONS: list[dict[str, Any]] = [
     {"aggregate": "sum", "edge_norm": "row", "frontier": "all", "unbiased": True},
 ]
 
+MEANS_AND_SUMS = [
+    pytest.param({"aggregate": "mean"}, marks=pytest.mark.slow),
+    {"aggregate": "sum", "norm_attr": "weight"},
+]
+
 
 def batches(cluster: atta.Cluster, **options: Any) -> list[atta.MiniBatch]:
     fan_outs = options.pop("fan_outs", FAN_OUTS)
@@ -121,7 +126,7 @@ def test_sums_over_links_and_messages_without_a_cache(small_graph: SmallGraph, l
             np.testing.assert_array_equal(alone.aggregated(), apart.aggregated())
 
 
-@pytest.mark.parametrize("options", [{"aggregate": "mean"}, {"aggregate": "sum", "norm_attr": "weight"}])
+@pytest.mark.parametrize("options", MEANS_AND_SUMS)
 def test_dependent_batches_keep_sums(tmp_path: Path, options: dict[str, Any]) -> None:
     from atta.partition import partition_graph
     from atta.partition.graph import GraphWriter
@@ -151,7 +156,7 @@ def test_dependent_batches_keep_sums(tmp_path: Path, options: dict[str, Any]) ->
     assert fewer < 0.5 * summed_rows
 
 
-@pytest.mark.parametrize("options", [{"aggregate": "mean"}, {"aggregate": "sum", "norm_attr": "weight"}])
+@pytest.mark.parametrize("options", MEANS_AND_SUMS)
 def test_columns_and_weights_of_any_size_are_summed(tmp_path: Path, options: dict[str, Any]) -> None:
     """Each column is counted in units of its own, weights of all edges fit, and targets without a value do not matter."""
     from atta.partition import partition_graph

@@ -267,7 +267,7 @@ def test_an_embedding_of_a_known_name_is_that_one(g: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["SparseAdagrad", "SparseAdam"])
-@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_optimisers_are_saved(g: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, world: int) -> None:
     """``world`` trainers save, one after the other; one loads. What it loads steps rows as the first one does."""
     made = getattr(dgl.distributed.optim, kind)

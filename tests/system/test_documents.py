@@ -117,7 +117,10 @@ FEW = {
 """At most so many commands and settings files of one's own lead to the heading. Before that, a graph may be made."""
 KEPT = {"tutorial-cluster.md": 4}
 """Documents whose runs keep their epochs, and how many their trainings have together."""
-LONG = ("planning.md", "strategies.md", "from-gigl.md", "from-graphstorm.md")
+LONG = (
+    *("planning.md", "strategies.md", "from-gigl.md", "from-graphstorm.md"),
+    *(f"tutorial-{aim}.md" for aim in ("links", "cluster", "own-data")),
+)
 """Documents whose commands `make test-all` runs; other tests run their like."""
 
 

@@ -62,6 +62,7 @@ def test_link_prediction(tmp_path: Path) -> None:
     assert learnt("link_prediction.py", folder, 10, "AUC") > 80  # by chance, half of the pairs are in the right order
 
 
+@pytest.mark.slow
 def test_draw_batch(tmp_path: Path) -> None:
     said = run("draw_batch.py", "--out", str(tmp_path / "batch.png"), "--seeds", "0,33", cwd=tmp_path)
     assert "batch.png: " in said

@@ -117,7 +117,8 @@ def live(tmp_path: Path, seed: int) -> Iterator[Live]:
 
 
 @pytest.mark.parametrize(("model", "what"), [
-    pytest.param("sage", "embeddings", marks=pytest.mark.slow), ("gcn", "classes"), ("gat", "scores"),
+    pytest.param("sage", "embeddings", marks=pytest.mark.slow), ("gcn", "classes"),
+    pytest.param("gat", "scores", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_tables_equal_a_full_pass_after_random_updates(live: Live, tmp_path: Path, model: str, what: str) -> None:
     folder, _ = checkpoint(tmp_path / "run", model, channels=CHANNELS)
@@ -359,6 +360,7 @@ class Ended(Exception):
     """A follower that is no more."""
 
 
+@pytest.mark.slow
 def test_a_follower_that_ends_between_any_two_writes_goes_on(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = checkpoint(live.folder / "run", "gcn", layers=2, channels=CHANNELS)
     atta.InferenceFollower(live.cluster, model, table="rows", what="scores").catch_up()
@@ -410,7 +412,7 @@ def test_daemons_are_killed_while_rows_follow(tmp_path: Path, seed: int) -> None
                 with contextlib.suppress(RemoteError):
                     follower.catch_up()
 
-        for number in range(4):
+        for number in range(2):
             version = live.edges(20, 20)
             reaching = pool.submit(reach, version)
             time.sleep(0.15 * float(live.rng.random()))

@@ -140,7 +140,7 @@ def test_new_rows_and_edges(cluster: atta.LocalCluster, folder: Path, graph: Any
     assert found[TRIPLES[4]].num_edges == 2 + int((graph[TRIPLES[4]].edge_index[1] == 3).sum())
 
 
-@pytest.mark.parametrize("form", ["pyg", "npz", "table", "dgl"])
+@pytest.mark.parametrize("form", ["pyg", "npz", "table", pytest.param("dgl", marks=pytest.mark.slow)])
 def test_exports_give_the_graph_back(folder: Path, tmp_path: Path, form: str) -> None:
     if form == "dgl":
         pytest.importorskip("dgl")

@@ -330,7 +330,8 @@ def test_unknown_ids_leave_nothing(small_graph: SmallGraph, clusters: Clusters, 
 
 
 @pytest.mark.parametrize(
-    ("processes", "form"), [(1, "npy"), (1, "parquet"), pytest.param(2, "parquet", marks=pytest.mark.slow)]
+    ("processes", "form"),
+    [(1, "parquet"), *(pytest.param(*how, marks=pytest.mark.slow) for how in ((1, "npy"), (2, "parquet")))],
 )
 def test_the_command_writes_files(
     small_graph: SmallGraph, clusters: Clusters, saved: Any, tmp_path: Path, processes: int, form: str

@@ -91,8 +91,8 @@ def cases() -> Iterator[Any]:
             kind = getattr(module, name)
             if not inspect.isclass(kind) or kind in (MessagePassing, aggregations.Aggregation):
                 continue
-            yield pytest.param(kind, {}, (), id=name)
             taken = [edge for edge in TABLES if edge in inspect.signature(kind.forward).parameters]
+            yield pytest.param(kind, {}, (), id=name, marks=[pytest.mark.slow] * bool(taken))
             if taken:
                 known = inspect.signature(kind.__init__).parameters
                 width = next((name for name in ("edge_dim", "in_edge_channels", "dim") if name in known), None)

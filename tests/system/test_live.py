@@ -209,7 +209,7 @@ def test_removed_and_replaced_edges(live: Live, small_graph: SmallGraph, tmp_pat
     assert live.remove(gone) == 1
     data = cut(graph, left, tmp_path / "left", 2, "metis")
     with atta.local(data, threads=1) as anew:  # it has numbered its edges anew
-        for kind in KINDS:
+        for kind in KINDS[::3]:  # added edges are drawn in all ways
             assert sampled(live.cluster, graph, kind) == sampled(anew, graph, kind, left), kind
     live.publish(added=live.write(np.arange(OLD, 2300)))
     ids = np.concatenate([left, np.arange(OLD, 2300)])
@@ -217,8 +217,7 @@ def test_removed_and_replaced_edges(live: Live, small_graph: SmallGraph, tmp_pat
         assert sampled(live.cluster, graph, {}) == sampled(anew, graph, {}, ids)
     live.publish(added=live.write(gone), replaces=True)
     with atta.local(cut(graph, gone, tmp_path / "other", 2, "metis"), threads=1) as anew:
-        for kind in KINDS[:3]:
-            assert sampled(live.cluster, graph, kind) == sampled(anew, graph, kind), kind
+        assert sampled(live.cluster, graph, KINDS[2]) == sampled(anew, graph, KINDS[2])
 
 
 def test_a_session_draws_from_one_version(live: Live, monkeypatch: pytest.MonkeyPatch, small_graph: SmallGraph) -> None:

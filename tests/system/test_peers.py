@@ -45,6 +45,7 @@ def test_without_a_loader():
 """
 
 
+@pytest.mark.slow
 def test_each_case_tells_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "test_neighbor_loader.py").write_text(CASES)
     words = [sys.executable, "-m", "tests.peers", str(tmp_path), "--parts", "1", "--json", str(tmp_path / "told.json")]

@@ -52,7 +52,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "graph"
 
 
-@pytest.mark.parametrize("method", ["ldg", "random"])
+@pytest.mark.parametrize("method", [pytest.param("ldg", marks=pytest.mark.slow), "random"])
 def test_prediction_is_within_a_tenth_of_a_real_run(graph: Path, tmp_path: Path, method: str) -> None:
     partition_graph(graph, tmp_path / "d", parts=2, method=method)
     dataset = Dataset.open(tmp_path / "d")
@@ -157,6 +157,7 @@ def check(profile: Profile, data: Path) -> None:
     assert outcome.link_bytes_per_batch > remote * 32
 
 
+@pytest.mark.slow
 def test_a_dataset(data: Path, tmp_path: Path) -> None:
     profile = measure(data, batch_size=40, fan_outs=(8, 4), epochs=2)
     check(profile, data)

@@ -87,7 +87,10 @@ def test_a_daemon_whose_data_has_other_classes_says_so_at_the_start(small_graph:
         assert all(one in line["reason"] for one, line in zip(words, lines, strict=True))
 
 
-@pytest.mark.parametrize(("model", "parts"), [("sage", 2), ("gcn", 2), ("gat", 4), ("deepergcn", 1)])
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [("sage", 2), ("gat", 4), *(pytest.param(*how, marks=pytest.mark.slow) for how in (("gcn", 2), ("deepergcn", 1)))],
+)
 def test_rows_are_those_of_predict(
     small_graph: SmallGraph, clusters: Clusters, tmp_path: Path, model: str, parts: int
 ) -> None:

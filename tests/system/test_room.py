@@ -90,7 +90,7 @@ class Growing:
         return [sorted(everything.ids.tolist()), sorted(ids.tolist()), sorted(offered.ids[:, 1].tolist())]
 
 
-@pytest.fixture(params=[False, True], ids=["numbers", "strings"])
+@pytest.fixture(params=[pytest.param(False, marks=pytest.mark.slow), True], ids=["numbers", "strings"])
 def growing(tmp_path: Path, seed: int, request: pytest.FixtureRequest) -> Iterator[Growing]:
     found = Growing(tmp_path, seed, strings=request.param)
     yield found

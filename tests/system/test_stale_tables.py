@@ -31,7 +31,7 @@ def fetched(held: DaemonTable, layer: int, rows: torch.Tensor, rule: Rule) -> tu
     return held.fetch(layer, rows, rule).result(60)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64])
 def test_two_trainers_read_what_each_synchronisation_has_published(
     small_graph: SmallGraph, cluster: atta.LocalCluster, dtype: torch.dtype
 ) -> None:

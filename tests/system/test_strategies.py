@@ -239,6 +239,7 @@ def test_all_trainers_have_the_same_weights_and_they_move(results: Results, case
     assert same(weights(results, case)[:1], weights(results, case)[1:2]) == (case.rate == 0)
 
 
+@pytest.mark.slow
 def test_without_cut_edges_weights_are_those_of_exchange(results: Results) -> None:
     assert [result[UNCUT[0].name]["halo"] for result in results] == [0] * WORLD
     for case in UNCUT[1:]:

@@ -219,7 +219,7 @@ def test_predictions_have_the_users_strings(graph: Named, plain: atta.LocalClust
         plain.tables.delete("by-number")
 
 
-@pytest.mark.parametrize("form", ["parquet", "npy"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("npy", marks=pytest.mark.slow)])
 def test_the_command_reads_and_writes_strings(
     graph: Named, plain: atta.LocalCluster, tmp_path: Path, form: str
 ) -> None:

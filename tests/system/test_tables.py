@@ -192,7 +192,7 @@ def test_bad_requests(cluster: atta.Cluster) -> None:
     assert [len(c) > 0 for c in cluster.stats()] == [True] * 3  # all keep serving
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("kind", [pytest.param("sgd", marks=pytest.mark.slow), "adagrad", "adam"])
 def test_embedding_trains_as_torch_does(cluster: atta.Cluster, kind: str) -> None:
     torch.manual_seed(0)
     remote = atta.DistEmbedding(cluster, 300, 8, name=f"e-{kind}", optimizer=kind, lr=0.05, init=Normal(0, 1, seed=2))

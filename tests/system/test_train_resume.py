@@ -204,7 +204,10 @@ def test_other_trainers_go_on_with_the_rows_of_the_vertices(cuts: Cuts, tmp_path
 REFUSED = {"fewer": "there are 49 nodes of type 'author', not 50", "other": "is not a vertex of node type 'author'"}
 
 
-@pytest.mark.parametrize(("graph", "said"), REFUSED.items(), ids=REFUSED.keys())
+@pytest.mark.parametrize(
+    ("graph", "said"),
+    [pytest.param(*one, marks=[pytest.mark.slow] * (one[0] == "fewer"), id=one[0]) for one in REFUSED.items()],
+)
 def test_a_graph_of_other_vertices_is_refused(cuts: Cuts, tmp_path: Path, graph: str, said: str) -> None:
     kept = cuts.config(1, checkpoint=str(tmp_path / "run"), epochs=1)
     fit(kept)

@@ -51,7 +51,8 @@ LINKS = {"task": "link", "batch_size": 250, "edge_split": "0.9,0.05,0.05"}
 WALKS = {"task": "unsupervised", "walk_length": 3, "batch_size": 25, "evaluate_by": "links"}
 
 
-@pytest.mark.parametrize("trainers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("trainers", [1, 2])
 def test_a_killed_run_goes_on_in_mid_epoch(
     cluster: str, tmp_path: Path, request: pytest.FixtureRequest, trainers: int
 ) -> None:

@@ -145,7 +145,9 @@ def test_sampled_batches_learn_what_the_other_types_tell(world: World) -> None:
 # -- embeddings --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "embed"), [("embeddings", None), ("features", "author, term")])
+@pytest.mark.parametrize(
+    ("name", "embed"), [pytest.param("embeddings", None, marks=pytest.mark.slow), ("features", "author, term")]
+)
 def test_embeddings_learn_as_torch_s_in_one_process(world: World, name: str, embed: str | None, tmp_path: Path) -> None:
     """Authors and terms have no features, or do not read them. One trainer, full batches: every step beside torch's Adam
     and SparseAdam."""

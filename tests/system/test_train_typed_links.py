@@ -207,8 +207,9 @@ def check_messages(world: World, trainer: TypedLinkTrainer, batches: list[Any]) 
     assert sorted(seeds_seen) == sorted(train)  # each once, though some edges come twice
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("group")
-@pytest.mark.parametrize(("model", "split_by"), [("hetero-sage", "time"), pytest.param("rgcn", "hash", marks=SLOW)])
+@pytest.mark.parametrize(("model", "split_by"), [("hetero-sage", "time"), ("rgcn", "hash")])
 def test_figures_of_classes_are_those_of_the_whole_graph(world: World, model: str, split_by: str) -> None:
     settings = {"task": "edge-classes", "eval_negatives": "100", "model": model, "split_by": split_by}
     trainer = trainer_of(world, config(world, **settings))

@@ -83,6 +83,7 @@ def identifiers(path: Path) -> list[tuple[str, int]]:
     return [*bound(path)]
 
 
+@cache
 def words(name: str) -> set[str]:
     """``_ServerGraph`` and ``server_graph`` consist of server and graph."""
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}

@@ -76,6 +76,7 @@ def imports(tree: ast.Module) -> set[str]:
     return names
 
 
+@cache
 def imported_modules(name: str) -> set[str]:
     """The modules of Atta that a module imports.
 

@@ -39,7 +39,7 @@ def same_versions() -> bool:
         ("Layers of PyG", "GCNConv"),
         pytest.param("Layers of PyG", "GCNConv(cached=True)", marks=pytest.mark.slow),
         pytest.param("Layers of PyG", "LGConv", marks=pytest.mark.slow),
-        ("Aggregations of PyG", "SortAggregation"),
+        pytest.param("Aggregations of PyG", "SortAggregation", marks=pytest.mark.slow),
         ("Norms and the like, after SAGEConv", "LayerNorm"),
         ("Layers of DGL", "GraphConv"),
     ],

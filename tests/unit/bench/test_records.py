@@ -193,7 +193,8 @@ def test_forecasts_say_what_limits_larger_clusters(tmp_path: Path, monkeypatch: 
     assert f"| event loop, {last['limit_busy']:.0%} |" in text
 
 
-@pytest.mark.parametrize("machines", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))])
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [2, 4, 8])
 def test_settings_can_be_simulated(machines: int) -> None:
     setting = next(s for s in simulated.SETTINGS if s.machines == machines and s.link)
     assert simulate(simulated.scenario(setting, replace(PROFILE, parts=machines), epochs=2)).seeds_per_s > 0

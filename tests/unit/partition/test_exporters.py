@@ -197,6 +197,7 @@ def test_dgl_files_that_are_not_read(tmp_path: Path) -> None:
     assert len(found.edges(ETYPE)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dgl_in_a_child")
 def test_a_file_that_ends_the_process_which_loads_it(tmp_path: Path) -> None:
     dgl = pytest.importorskip("dgl", reason="needs dgl")

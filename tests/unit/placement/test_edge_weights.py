@@ -173,7 +173,7 @@ def batches(placed: Placed, plan: Plan, numbers: range, times: np.ndarray | None
     [
         pytest.param(Method.UNIFORM, False, "new", [3], False, marks=pytest.mark.slow),
         (Method.UNIFORM, True, "new", [3], True),
-        (Method.UNIFORM, False, "all", [2, 4], False),
+        pytest.param(Method.UNIFORM, False, "all", [2, 4], False, marks=pytest.mark.slow),
         pytest.param(Method.LABOR, False, "new", [3], True, marks=pytest.mark.slow),
         (Method.LABOR, False, "all", [3, 2], False),
         pytest.param(Method.WEIGHTED, False, "new", [3], False, marks=pytest.mark.slow),

@@ -100,6 +100,7 @@ def test_two_level_is_as_good_as_the_best_fixed_depth(workload: str) -> None:
     assert ours.most_held <= 16
 
 
+@pytest.mark.slow
 def test_no_fixed_depth_fits_all_workloads_as_well_as_the_score() -> None:
     """Small depths have a bad worst case, the launch score does not."""
     worst = {

@@ -156,7 +156,7 @@ def test_a_request_may_stand_for_several() -> None:
 
 
 @pytest.mark.parametrize("policy", [
-    pytest.param(policy, marks=[pytest.mark.slow] * (policy in ("prefetch", "sequential"))) for policy in POLICIES
+    pytest.param(policy, marks=[pytest.mark.slow] * (policy != "two-level")) for policy in POLICIES
 ])  # fmt: skip
 @pytest.mark.parametrize("lockstep", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("option", "values"), [

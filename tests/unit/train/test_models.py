@@ -109,6 +109,7 @@ def test_a_compiled_model_is_the_same_model(rng: np.random.Generator, monkeypatc
         compile_in_place(torch.nn.Linear(1, 1), torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_matrices_come_without_torchs_note() -> None:
     """torch gives it once per process, so this needs a fresh one."""
     code = (
