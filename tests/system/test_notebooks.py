@@ -167,7 +167,6 @@ loader = atta.NeighborLoader(cluster, [4, 4], batch_size=20, seed=1)
 {EPOCH}"""
 
 
-@pytest.mark.slow
 def test_the_example_notebook_shows_what_is_stored_survives_interrupts_and_leaves_no_daemon(kernel: Kernel) -> None:
     pytest.importorskip("torch_geometric")
     *stored, end = [cell for cell in kernel.read(EXAMPLE) if cell.cell_type == "code"]

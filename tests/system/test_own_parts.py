@@ -95,7 +95,6 @@ print(json.dumps([found, grown]))
 """
 
 
-@pytest.mark.slow
 def test_parts_of_a_wheel_are_used_by_name(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = nx.relabel_nodes(nx.gnp_random_graph(300, 0.03, seed=3, directed=True), lambda n: 7 * n + 2)
     nx.write_adjlist(drawn, fresh.folder / "graph.adjlist")

@@ -16,8 +16,7 @@ _DASHES = ("-", "--", ":", "-.")
 _MOST_LABELS = 16
 """Bars that have numbers of their own."""
 _BINS = 900
-_GAP = 0.05
-"""Time without work is left out of a timeline where it is longer than 0.1 s and than this share of the time with work."""
+_GAP = 0.05  # time without work is left out where it is longer than 0.1 s and than this share of the time with work
 _SEEN = 0.01
 """A phase with a smaller share of most epochs is part of the others."""
 _WIDEST = 165
