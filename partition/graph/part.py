@@ -221,7 +221,8 @@ class JoinedPart(Part):
                 return None
             found.append((first + of_part[0], of_part[1]))
             first += part.num_core(self._schema.endpoints(edge_type)[1])
-        return np.concatenate([rows for rows, _ in found]), np.concatenate([ends for _, ends in found])
+        rows, ends = (np.concatenate(of_parts) for of_parts in zip(*found, strict=True))
+        return (rows, ends) if len(rows) <= asked[1] else None
 
     def table(self, node_type: str, name: str) -> Array:
         if (node_type, name) not in self._tables:

@@ -156,6 +156,8 @@ class ChangedPart(Part):
         if (kept := base.edges_from(edge_type, sources, most, difference.gone)) is None:
             return None
         rows = np.concatenate([kept[0], difference.came[0][came]])
+        if len(rows) > most:
+            return None
         order = np.argsort(rows, kind="stable")
         return rows[order], np.concatenate([kept[1], new[came]])[order]
 
