@@ -117,7 +117,7 @@ def test_all_that_are_down_are_named_at_once(arguments: tuple[str, ...]) -> None
     done = run(*arguments, "--cluster", f"{one},{two}")
     assert done.returncode == 1
     refused = "no daemon answers: nothing listens there (connection refused)"
-    cure = f"(atta serve starts a daemon, atta status --cluster {one},{two} shows all)"
+    cure = f"(atta serve starts a daemon, atta status --cluster {one},{two} --wait 1m waits for all)"
     assert done.stderr == f"atta: error: 2 of 2 daemons failed: part 0 at {one}, part 1 at {two}: {refused} {cure}\n"
 
 

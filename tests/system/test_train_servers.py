@@ -243,7 +243,7 @@ def test_a_budget_saves_bytes_and_tells_what_it_chose_and_saw(
     [
         (
             {"strategy": "exchange", "trainers_per_server": None},
-            "make 1 server, the dataset has 2 partitions, and each server takes one",
+            "make 1 server, the dataset has 2 partitions, and each server takes one; take --trainers-per-server 2",
         ),
         ({"trainers_per_server": 1}, "make 4 servers, the dataset has 2 partitions; take --trainers 2 "),
     ],

@@ -16,7 +16,8 @@ _DASHES = ("-", "--", ":", "-.")
 _MOST_LABELS = 16
 """Bars that have numbers of their own."""
 _BINS = 900
-_GAP = 0.05  # time without work is left out where it is longer than 0.1 s and than this share of the time with work
+_GAP = 0.05  # time without work is left out where it is longer than a second and than this share of the time with work
+_NOTE: Mapping[str, Any] = {"rotation": 90, "fontsize": "x-small", "ha": "right", "backgroundcolor": "#ffffffb0"}
 _SEEN = 0.01
 """A phase with a smaller share of most epochs is part of the others."""
 _WIDEST = 165
@@ -158,7 +159,7 @@ def _draw_degrees(axis: Any, degrees: Mapping[str, npt.NDArray[np.int64]]) -> No
     for number, (name, counts) in enumerate(largest):
         at_least = counts[::-1].cumsum()[::-1] / max(1, int(counts.sum()))
         known = np.flatnonzero(counts[1:]) + 1
-        none = f" ({1 - at_least[1:2].sum():.1%} have none)" if counts[:1].any() else ""
+        none = f" ({1 - at_least[1:2].sum():.2%} have none)" if counts[:1].any() else ""
         _curve(axis, [(int(k), float(at_least[k])) for k in known], number, f"{name}{none}")
     axis.set(xscale="log", yscale="log", xlabel="in-degree", ylabel="share of vertices with at least as many")
     axis.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:,g}", minor_formatter="")
@@ -196,11 +197,9 @@ def draw_timeline(path: str, events: Sequence[Event]) -> None:
             opened = np.array([e["ts"] / 1e6 for e in events if e["pid"] == pid and e["name"].endswith(" opened")])
             axis.vlines(_shown(opened, idle), 0, len(ROWS), "#5b6b7b", ":", linewidth=0.8)
             axis.vlines(cuts := _shown(idle[:, 0], idle), 0, len(ROWS), "#5b6b7b", linewidth=0.8)
-            for at, seconds in zip(cuts, np.diff(idle)[:, 0], strict=True):
-                axis.text(
-                    at, len(ROWS), f"{seconds:.3g} s left out ", fontsize="x-small", rotation=90, ha="right", va="top"
-                )
             axis.set_title(title, fontsize="medium", loc="left")
+        for at, seconds in zip(cuts, np.diff(idle)[:, 0], strict=True):
+            axes[0, 0].text(at, 0.05, f"{seconds:.3g} s left out", **_NOTE)
         left_out = ", without those in which nothing was under way" if len(idle) else ""
         axes[-1, 0].set_xlabel(f"seconds since the first batch{left_out}; dotted: a session begins")
         legend = axes[0, 0].get_legend_handles_labels()
@@ -216,7 +215,7 @@ def _idle(spans: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """When none of ``spans`` [n, 2] was under way for long: [times, 2]."""
     begins, ends = np.sort(spans[:, 0])[1:], np.maximum.accumulate(spans[np.argsort(spans[:, 0]), 1])
     gaps = (begins - ends[:-1]).clip(0.0)
-    long = gaps > max(0.1, _GAP * (np.ptp(spans) - gaps.sum())) if len(spans) else gaps > 0.0
+    long = gaps > max(1.0, _GAP * (np.ptp(spans) - gaps.sum())) if len(spans) else gaps > 0.0
     return np.stack([ends[:-1][long], begins[long]], 1)
 
 

@@ -402,7 +402,7 @@ def connect(
         silent = down(_why_not(where(), found, error)) or error
         cluster = target if isinstance(target, str | Path) else ",".join(target)
         waited = f"waited {deadline_s:g} s; " if wait else ""
-        cure = f"{waited}atta serve starts a daemon, atta status --cluster {cluster} shows all"
+        cure = f"{waited}atta serve starts a daemon, atta status --cluster {cluster} --wait 1m waits for all"
         raise type(error)(silent.peer, f"{silent.cause} ({cure})") from None
 
 

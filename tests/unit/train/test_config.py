@@ -170,9 +170,11 @@ def test_servers_follow_from_trainers_and_partitions() -> None:
     config(trainers=2).check_parts(3)
     exchange = config(strategy="exchange", trainers=4, trainers_per_server=2)
     exchange.check_parts(2)
-    with pytest.raises(ConfigError, match="make 2 servers, the dataset has 3 partitions, and each server takes one"):
+    with pytest.raises(
+        ConfigError, match="make 2 servers, the dataset has 3 partitions, and each server takes one; take --trainers 6 "
+    ):
         exchange.check_parts(3)
-    with pytest.raises(ConfigError, match="make 1 server, the dataset has 2 partitions"):
+    with pytest.raises(ConfigError, match=r"--trainers 4 without --trainers-per-server make 1 .*-per-server 2$"):
         config(strategy="exchange", trainers=4).check_parts(2)
 
 

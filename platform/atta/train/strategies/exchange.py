@@ -53,10 +53,10 @@ GAP_SENDS = 0.5
 def check_server_parts(settings: ServerSettings, parts: int) -> None:
     """Refuse servers that do not have a partition each; raises ConfigError, which says what would."""
     if settings.servers != parts:
-        raise ConfigError(
-            f"{made_servers(settings, parts)}, and each server takes one; --trainers-per-server is then --trainers "
-            f"divided by {parts}"
-        )
+        size, over = divmod(settings.trainers, parts)
+        more = f"--trainers {parts * (size + 1)} --trainers-per-server {size + 1}"
+        cure = more if over or not size else f"--trainers-per-server {size}"
+        raise ConfigError(f"{made_servers(settings, parts)}, and each server takes one; take {cure}")
 
 
 whole_graph = partial(TrainingStrategy, evaluation=lambda settings: "whole graph", check_parts=check_server_parts)

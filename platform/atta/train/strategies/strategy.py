@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import ConfigError
+from atta.observe.lastwords import counted
 from atta.train.settings.common import MOST_LAYERS, TrainSettings
 from atta.train.settings.servers import ServerSettings
 
@@ -52,9 +53,10 @@ def check_servers(settings: ServerSettings) -> None:
 
 def made_servers(settings: ServerSettings, parts: int) -> str:
     """How many servers the trainers form, as the beginning of an error."""
+    given = "" if settings.trainers_per_server else "without "
     return (
-        f"--trainers {settings.trainers} --trainers-per-server {settings.server_size}: make {settings.servers} "
-        f"server{'s' * (settings.servers > 1)}, the dataset has {parts} partitions"
+        f"--trainers {settings.trainers} {given}--trainers-per-server {settings.trainers_per_server or ''}".rstrip()
+        + f" make {counted(settings.servers, 'server')}, the dataset has {parts} partitions"
     )
 
 
