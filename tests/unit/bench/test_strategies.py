@@ -282,7 +282,7 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"external_share": 0.5, "share_of": "sancus"}, "`sancus` between servers"),
         ({"variants": TWICE}, "--variant a: this name is given twice"),
         ({"variants": FOREIGN}, "--variant a: eps: belongs to"),
-        ({"variants": UNEVEN}, "--variant a: --trainers 4 --trainers-per-server 1: make 4 servers"),
+        ({"variants": UNEVEN}, "--variant a: --trainers 4 --trainers-per-server 1 make 4 servers"),
         ({"link": "fast"}, "fast"),
         ({"target": 1.5}, "--target 1.5"),
         ({"eas": (1,)}, "eas=1"),
