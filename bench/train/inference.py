@@ -1,7 +1,7 @@
 """Scores of all vertices: ``atta predict`` layer by layer, mini-batches of all neighbours, PyG's ``inference``.
 
     python -m bench.train.inference [--graph DIR] [--data DIR] [--seeds 10000] [--rounds 2] [--kills 10]
-    python -m bench.train.inference --follow [--tolerance 0.001] [--graph DIR] [--data DIR]
+    python -m bench.train.inference --follow [--shares 1e-4,1e-3] [--tolerance 0.001] [--graph DIR] [--data DIR]
 
 The graph is that of ``bench/runs.py``, its dataset has two METIS partitions with a daemon each. All compute the same
 random weights. In each round ``atta predict`` runs layer by layer on running daemons, and PyG's own
@@ -220,7 +220,7 @@ class Following:
         self._cluster, self._data, self._folder, self._rng = cluster, given.data, folder, np.random.default_rng(0)
         edges = Graph.open(given.graph, verify=False).edges(cluster.schema.edge_types[0])
         self._ends = np.stack([np.asarray(edges.src), np.asarray(edges.dst)]).astype(np.int64)
-        self._edge_ids = np.arange(self._ends.shape[1])
+        self._edge_ids, self._shares = np.arange(self._ends.shape[1]), [*map(float, given.shares.split(","))]
         self._next, self._checkpoint = self._ends.shape[1], folder / "checkpoint"
         write_checkpoint(self._checkpoint, cluster.schema.node_tables["node"]["x"].row_shape[0], given.hidden)
         options: dict[str, Any] = {"table": "followed", "what": "scores", "tolerance": given.tolerance}
@@ -229,7 +229,7 @@ class Following:
     def run(self) -> None:
         """Print a line for each update."""
         print("first pass:", self._follower.catch_up(), flush=True)
-        for share in (1e-4, 1e-3, 1e-2):
+        for share in self._shares:
             for where in ("uniform", "hubs"):
                 print(f"{share:.2%} of edges, {where}:", self._one(share, where), flush=True)
 
@@ -445,6 +445,7 @@ def main() -> None:
         rounds=2,
         kills=(10, "of atta predict, after the rounds"),
         follow=(False, "measure updates that are followed instead"),
+        shares=("1e-4,1e-3,1e-2", "of edges, one after another"),
         hidden=(HIDDEN, "columns of the followed model"),
         tolerance=(0.0, "of the follower"),
     )
