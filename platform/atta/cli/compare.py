@@ -9,7 +9,7 @@ import click
 
 from atta.cli.figures import hand_out
 from atta.cli.options import command
-from atta.cli.output import json_option, load_torch, plot_option, quiet_option, size
+from atta.cli.output import json_option, need_torch, plot_option, quiet_option, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +29,7 @@ def compare(runs: tuple[str, ...], json_file: str | None, plot: str | None, quie
 
     Runs that differ only in the seed are a group, shown by mean and standard deviation. Each group is compared with the
     first one by Welch's t-test over seeds (three at least), multiplied by the number of tests (Bonferroni)."""
-    load_torch("atta compare", quiet=quiet)
+    need_torch("atta compare", quiet=quiet)
     from atta.train.reports.comparison import compare_runs, read_report
 
     hand_out(_Shown(compare_runs({run: read_report(run) for run in runs})), json_file, plot, quiet=quiet)

@@ -351,7 +351,7 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def load_torch(what: str, *, quiet: bool = False) -> None:
+def need_torch(what: str, *, quiet: bool = False) -> None:
     """Check that ``what`` has its packages, and say on a terminal that they are loaded. ConfigError: install them."""
     need(what, "torch", "torch_geometric")
     if not quiet:

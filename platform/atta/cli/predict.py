@@ -8,7 +8,7 @@ import click
 
 import atta
 from atta.cli.options import command, config_option, plugin_option, settings_options
-from atta.cli.output import check_folder, echo, json_option, load_torch, quiet_option, say, work_progress, write_json
+from atta.cli.output import check_folder, echo, json_option, need_torch, quiet_option, say, work_progress, write_json
 from atta.errors import ConfigError
 from atta.observe.lastwords import counted
 from atta.observe.packages import need
@@ -49,7 +49,7 @@ def predict(settings: dict[str, Any], overwrite: bool, json_file: str | None, qu
     Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --processes 4
 
     Example: atta predict --cluster cluster.toml --checkpoint runs/a --table embeddings --follow"""
-    load_torch("prediction", quiet=quiet)
+    need_torch("prediction", quiet=quiet)
     config = PredictConfig(**settings, verbose=not quiet)
     check_places(config.data, config.cluster, checkpoint=config.checkpoint, ids=config.ids, links=config.links)
     if config.follow and json_file is not None:
@@ -110,7 +110,7 @@ def check(
     Example: atta check models:net --data data/demo-2p
 
     Example: atta check models:net --cluster cluster.toml --hops 2 --json report.json"""
-    load_torch("checking a model")
+    need_torch("checking a model")
     check_places(data, target)
     if (data is None) == (target is None):
         raise ConfigError("give either --data (a partitioned dataset) or --cluster (running daemons)")

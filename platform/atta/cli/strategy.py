@@ -37,7 +37,7 @@ def plan_strategy(data: str | None, *, json_file: str | None, quiet: bool, **opt
         raise ConfigError("--link: must be more than 0")
     if not options["probe"] > 0:
         raise ConfigError("--probe: must be more than 0")
-    output.load_torch("planning a strategy", quiet=quiet)
+    output.need_torch("planning a strategy", quiet=quiet)
     from atta.partition.dataset import Dataset
 
     dataset = Dataset.open(data, verify=False)

@@ -17,7 +17,7 @@ from atta.cli.output import (
     check_folder,
     echo,
     json_option,
-    load_torch,
+    need_torch,
     plot_option,
     quiet_option,
     write_json,
@@ -84,7 +84,7 @@ def train(
     if explain:
         _explain(TrainConfig.from_dict({**settings, **strategy}))
         return
-    load_torch("training", quiet=quiet)
+    need_torch("training", quiet=quiet)
     config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
     if settings["checkpoint"] and node_rank == 0:
         check_folder("--checkpoint", settings["checkpoint"])
@@ -171,7 +171,7 @@ def worker(address: str, number: int) -> None:
         key = b""
     if not key:
         raise ConfigError("standard input holds no key; trainers start their workers, with a key of the job")
-    load_torch("a worker", quiet=True)
+    need_torch("a worker", quiet=True)
     from atta.train.dorylus.worker import work_for
 
     work_for(address, key, number)

@@ -30,7 +30,7 @@ from atta.cli.output import (
     SIZE,
     ReportConsole,
     echo,
-    load_torch,
+    need_torch,
     printer,
     progress_bars,
     teller,
@@ -301,9 +301,9 @@ def test_sizes_of_a_graph_are_told_in_the_right_number(tmp_path: Path) -> None:
 def test_a_terminal_is_told_what_takes_seconds(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    load_torch("training")
+    need_torch("training")
     assert capfd.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    load_torch("training")
-    load_torch("training", quiet=True)
+    need_torch("training")
+    need_torch("training", quiet=True)
     assert capfd.readouterr().err == "loading PyTorch\n"

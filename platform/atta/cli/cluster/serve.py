@@ -13,7 +13,7 @@ import click
 
 import atta
 from atta.cli.options import command, config_option, plugin_option, settings_options
-from atta.cli.output import check_folder, load_torch
+from atta.cli.output import check_folder, need_torch
 from atta.daemon.config import DaemonConfig
 from atta.errors import AttaError, ConfigError, blaming
 from atta.wire.credentials import Credentials
@@ -96,7 +96,7 @@ def _answerer(config: DaemonConfig) -> Answerer | None:
     """What answers queries; None: no model is given, and torch is not loaded."""
     if not config.model:
         return None
-    load_torch("serve --model")
+    need_torch("serve --model")
     from atta.train.launching.queries import ModelAnswers
 
     return ModelAnswers(config)
