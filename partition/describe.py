@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from atta.errors import DataError
+from atta.errors import DataError, near_path
 from atta.partition import dataset as dataset_files
 from atta.partition import graph as graph_files
 from atta.partition.cutting.balance import Counts, summarise
@@ -32,7 +32,9 @@ def describe(path: str | Path, parts: Sequence[int] | None = None) -> dict[str, 
     path = path_here(path, "inspect")
     if (path / dataset_files.MANIFEST).exists():
         return _describe_dataset(Dataset.open(path, parts=parts), parts)
-    if (path / graph_files.MANIFEST).exists() or not path.exists():
+    if not path.exists():
+        raise DataError(path, f"no such folder{near_path(path)}")
+    if (path / graph_files.MANIFEST).exists():
         graph = Graph.open(path)
         return {"schema": 1, "kind": "graph", **_common(graph.path, graph.schema, graph.files, graph.provenance)}
     refuse_unimported(path)

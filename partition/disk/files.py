@@ -16,7 +16,6 @@ import stat
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -26,7 +25,7 @@ import numpy.typing as npt
 import xxhash
 
 from atta import _native
-from atta.errors import DataError, QuotaExceededError, blaming
+from atta.errors import DataError, QuotaExceededError, blaming, near_path
 from atta.partition.disk.staging import recover
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -292,9 +291,7 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
     replacement of the folder that was cut short."""
     recover(path.parent)
     if not (folder := path.parent).is_dir():
-        beside = [one.parent.name for one in folder.parent.glob(f"*/{path.name}")]
-        meant = [f"; did you mean {folder.parent / name}?" for name in get_close_matches(folder.name, beside, n=1)]
-        raise DataError(folder, f"no such folder; not {what}{''.join(meant)}")
+        raise DataError(folder, f"no such folder; not {what}{near_path(folder, path.name)}")
     try:
         with open_regular(path) as file:
             content = file.read()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from atta.errors import ConfigError
+from atta.observe.lastwords import counted
 from atta.observe.settings import SIZES, amount_of
 from atta.partition.dataset import Dataset, part_folder
 from atta.partition.names import edge_folder, node_folder
@@ -120,8 +121,7 @@ BESIDE = 2
 
 @dataclass(frozen=True)
 class MachineRoom:
-    """Bytes of the machine, or of the tightest control group: ``limit`` in all, ``free`` not taken or promised. Files
-    in the page cache count as free."""
+    """Bytes of the machine or its tightest control group, in all and not promised, the page cache included."""
 
     limit: int
     free: int
@@ -178,11 +178,11 @@ class MemoryPlan:
         """One sentence for people."""
         if self.bound:
             return f"memory: each daemon takes up to {_text(self.bound)} and reads from the disk what does not fit"
-        how = {"copy": "loads what it serves", "map": "maps the files that it serves"}.get(
-            self.way, "reads the files that it serves page by page"
-        )
+        ways = {"copy": "loads its partition", "map": "maps its files, which the system holds in memory"}
+        how = ways.get(self.way, "reads its partition from the disk, page by page")
         kept = f"up to {_text(self.cache)}" if self.cache else "no rows"
-        return f"memory: each daemon {how} and keeps {kept} of others, because {self.why}"
+        todo = ". This works as it is; more free memory makes it faster" if self.short else ""
+        return f"memory: {self.why}. So each daemon {how}, and keeps {kept} of other partitions{todo}"
 
 
 def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> MemoryPlan:
@@ -196,13 +196,14 @@ def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> 
     loads = wish.memory == "copy"
     fixed = daemons * LEAST_BYTES + _caches(needs, wish.cache or 0, wish)
     least = fixed + (copies if loads else 0)
-    why = f"{daemons} of them have {_text(room.usable)} ({_text(room.free)} of {_text(room.limit)} are free)"
+    free = f"{_text(room.free)} of {_text(room.limit)} are free, a tenth of all stays so"
+    why = f"{counted(daemons, 'daemon')} may take {_text(room.usable)} ({free})"
     if least > room.usable:
         parts = f"{_text(daemons * LEAST_BYTES)} for themselves"
         parts += f", {_text(fixed - daemons * LEAST_BYTES)} for caches" if wish.cache else ""
         parts += f", {_text(copies)} for their partitions" if loads else ""
         raise ConfigError(
-            f"daemons do not fit into memory: they need {_text(least)} ({parts}), and {why}; start fewer, "
+            f"daemons do not fit into memory: they need {_text(least)} ({parts}); {why}: start fewer, "
             "let --memory map files, or give less to --cache"
         )
     whole = max(need.partition + need.remote for need in needs)
@@ -219,8 +220,9 @@ def plan_memory(needs: Sequence[Needs], room: MachineRoom, wish: MemoryWish) -> 
     cache = _most_cache(needs, left, wish, most) if wish.cache is None else wish.cache
     total = fixed + comfort + (copies if loads else 0) + (_caches(needs, cache, wish) if wish.cache is None else 0)
     short = (not loads and wish.memory == "auto") or (wish.cache is None and cache < DEFAULT_CACHE)
-    why += f": {_text(fixed + comfort)} for themselves, batches and readers, {_text(copies if loads else files)} for partitions"
-    return MemoryPlan(loads, pages, cache, total, short, why)
+    why += f" and want {_text(fixed + comfort)} for themselves, batches and their readers"
+    partitions = _text(copies if loads else files)
+    return MemoryPlan(loads, pages, cache, total, short, f"{why}, and {partitions} for partitions")
 
 
 def _comfort(daemons: int, wish: MemoryWish, most: int) -> int:
@@ -313,8 +315,8 @@ def plan_disk(dataset: Dataset, part: int, bound: int, *, cache: int | None, buf
     left, least = bound - fixed, sum(min(nbytes, _LEAST_CACHE) for nbytes in size.values())
     if left < least:
         raise ConfigError(
-            f"--memory {_text(bound)}: this partition needs {-(-(fixed + least) // MIB)}MiB at least: {_text(buffer)} of them "
-            f"for batches (--buffer), {_text(fixed - buffer)} for what must be in memory, {_text(least)} for rows and in-edges"
+            f"--memory {_text(bound)}: this partition needs {-(-(fixed + least) // MIB)}MiB at least: {_text(buffer)} for batches "
+            f"(--buffer), {_text(fixed - buffer)} for the process, ids, splits and caches, {_text(least)} for rows and in-edges"
         )
     if cache is None:
         cache = min(DEFAULT_CACHE, left // 8, need.cached(left)) if need.remote else 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from atta.errors import AttaError, ConfigError, DataError, PluginError
+from atta.errors import AttaError, ConfigError, DataError, PluginError, near_path
 from atta.observe.plugins import OpenRegistry
 from atta.observe.progress import Progress, shown
 from atta.partition.deploy import written_graph
@@ -124,7 +124,7 @@ def refuse_unimported(path: str | Path) -> None:
 def _source(path: str | Path) -> Path:
     source = path_here(path, "import")
     if not source.exists():
-        raise DataError(source, "no such file or folder")
+        raise DataError(source, f"no such file or folder{near_path(source)}")
     check_tree(source)
     return source
 

@@ -29,7 +29,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -60,14 +60,31 @@ class PluginError(ConfigError):
 
 def hint_of(name: str, known: Iterable[object]) -> str:
     """What errors say behind an unknown name: the nearest of those that exist, whatever their case, or all of them."""
-    import difflib  # it takes as long to import as all of this file
-
     names = sorted(str(k) for k in known)
-    lower = {known.lower(): known for known in names}
-    if near := difflib.get_close_matches(name[:LONGEST_NAME].lower(), lower, n=1):  # longer ones could take a minute
-        return f"; did you mean {lower[near[0]]!r}?"
+    if near := _nearest(name, names):
+        return f"; did you mean {near!r}?"
     more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return f"; there are: {', '.join(names[:MOST_NAMES] + more) or 'none'}"
+
+
+def near_path(path: str | Path, holding: str = "") -> str:
+    """What errors say behind a path that is not there: the nearest one beside it, which is ``holding`` such a file, if any."""
+    from pathlib import Path
+
+    folder, name = Path(path).parent, Path(path).name
+    beside: list[str] = []
+    with suppress(OSError):
+        beside = sorted(one.name for one in folder.iterdir() if not holding or (one / holding).is_file())
+    near = "" if name in beside else _nearest(name, beside)
+    return f"; did you mean {folder / near}?" if near else ""
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    import difflib  # it takes as long to import as all of this file
+
+    lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name[:LONGEST_NAME].lower(), lower, n=1)  # longer ones could take a minute
+    return lower[near[0]] if near else ""
 
 
 class UnknownNameError(ConfigError):
@@ -91,9 +108,7 @@ def known_name(what: str, name: Name, known: Collection[Any]) -> Name:
 
 class UnknownClientError(UnknownNameError):
     """A mutable table does not know the client that pushes. It has forgotten the client, or was loaded or created
-    since. Or the weights of a job do not know the member: its lease is over, or it has been started anew since.
-
-    The push has changed nothing."""
+    since. Or the weights of a job do not know the member, whose lease is over. The push has changed nothing."""
 
 
 class DataError(AttaError):

@@ -57,7 +57,8 @@ def test_status_names_the_daemon_that_is_down(half: tuple[str, str, str], tmp_pa
     done = run("status", "--cluster", target, "--json", tmp_path / "status.json")
     assert done.returncode == 1
     assert re.search(rf"^0 +{alive} +serving", done.stdout, re.MULTILINE)
-    assert re.search(rf"^1 +{silent} +down: no daemon answers", done.stdout, re.MULTILINE)
+    assert re.search(rf"^1 +{silent} +down +-", done.stdout, re.MULTILINE)
+    assert "no daemon answers" not in done.stdout
     assert done.stderr.startswith(f"atta: error: 1 of 2 daemons failed: part 1 at {silent}: no daemon")
     assert done.stderr.endswith(f"(atta serve --data DATASET --part 1 --listen {silent} starts one)\n")
     daemons = json.loads((tmp_path / "status.json").read_text())["daemons"]
@@ -70,7 +71,8 @@ def test_daemons_that_do_not_belong_together_are_named(pair: atta.LocalCluster) 
     one, two = pair.addresses
     done = run("status", "--cluster", f"{two},{one}")
     assert done.returncode == 1
-    assert re.search(rf"^0 +{two} +differs: serves partition 1, not 0", done.stdout, re.MULTILINE)
+    assert re.search(rf"^0 +{two} +differs +-", done.stdout, re.MULTILINE)
+    assert f"part 0 at {two}: serves partition 1, not 0" in done.stderr
     done = run("status", "--cluster", one)
     assert done.returncode == 2
     assert "1 daemons are named, the dataset has 2 partitions" in done.stderr

@@ -180,7 +180,7 @@ def test_what_is_wrong_with_a_named_part_is_said_at_once(text: str, words: str) 
 
 def test_a_file_of_options_may_name_parts(place: Path) -> None:
     (place / "run.toml").write_text(
-        'strategy = "late:exact-epochs=3"\nplugin = ["late=atta_own_parts.stale:stale"]\ndata = "x"\n'
+        'strategy = "late:exact-epochs=3"\nplugin = ["late=atta_own_parts.stale:stale"]\ncluster = "a:1"\n'
     )
     shown = CliRunner().invoke(cli, ["train", "--config", str(place / "run.toml"), "--explain"])
     assert shown.exit_code == 0, shown.output

@@ -5,9 +5,7 @@ with a default."""
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -16,7 +14,7 @@ from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS,
 from atta.errors import ConfigError, UnknownNameError, blaming, known_name
 from atta.observe.plugins import OpenRegistry, unknown_name, use
 from atta.observe.settings import Option, Setting, SettingField, named_settings, settings_of
-from atta.wire.parts import AUTO
+from atta.wire.parts import AUTO, read_toml
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _QUANTITIES = {"bytes": SIZE, "s": DURATION, "ms": MILLISECONDS, "rate": RATE}
@@ -353,7 +351,7 @@ def config_option(command: Decorated) -> Decorated:
     """The option ``--config FILE.toml`` of a command whose other options become the keys of the file."""
     option = click.option(
         "--config",
-        type=click.Path(exists=True, dir_okay=False),
+        type=click.Path(dir_okay=False),
         metavar="FILE.toml",
         is_eager=True,
         expose_value=False,
@@ -366,8 +364,7 @@ def config_option(command: Decorated) -> Decorated:
 def _read_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
     if path is None:
         return
-    with blaming(ConfigError, f"{path}: cannot be read as TOML", of=(OSError, ValueError), say=str):
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    document = read_toml(path)
     options = {_key(p): p for p in ctx.command.params if p.name not in ("config", "help") and p.name}
     found: dict[str, Any] = {}
     # Others may name what it brings.

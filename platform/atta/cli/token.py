@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -106,11 +106,24 @@ def revoke(path: str, token_id: str, *, quiet: bool) -> None:
 def _changed(path: str) -> Iterator[Callable[[Callable[[TokenFile], TokenFile]], None]]:
     """Yield a function that changes the file, while no other command does."""
     real = Path(os.path.realpath(path))  # the same lock by whatever name
+    place = real.with_name(f".{real.name}.lock")
     with blaming(ConfigError, f"--tokens {path}: cannot write"):
-        lock = real.with_name(f".{real.name}.lock").open("w")
+        lock = _locked(place)
     with lock:
+        try:
+            yield lambda change: rewrite(path, change(read_tokens(path) if real.exists() else TokenFile({})).text())
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def _locked(place: Path) -> TextIO:
+    while True:
+        lock = place.open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lambda change: rewrite(path, change(read_tokens(path) if real.exists() else TokenFile({})).text())
+        with suppress(FileNotFoundError):  # whoever held it before has removed it
+            if os.path.samestat(os.fstat(lock.fileno()), place.stat()):
+                return lock
+        lock.close()
 
 
 COMMANDS = [token]

@@ -81,9 +81,6 @@ def train(
              atta train --data data/demo-2p --strategy full:eas=1,15 --trainers 4
              atta train --cluster cluster.toml --trainers 4 --nnodes 2 \\
                  --node-rank 0 --rdzv-endpoint 10.0.0.1:29400"""
-    if explain:
-        _explain(TrainConfig.from_dict({**settings, **strategy}))
-        return
     need_torch("training", quiet=quiet)
     config = TrainConfig.from_dict({**settings, **strategy, "verbose": not quiet})
     if settings["checkpoint"] and node_rank == 0:
@@ -91,11 +88,15 @@ def train(
     config.check_named()
     # An engine that numbers the machines also starts daemons and trainers in any order.
     placed = click.get_current_context().get_parameter_source("node_rank") is not ParameterSource.DEFAULT
-    if config.cluster is not None and not placed and nnodes == 1:
+    if config.cluster is not None and not placed and nnodes == 1 and not explain:
         atta.connect(config.cluster).close()  # loading torch takes seconds
     from atta.train import Nodes, TrainReport, fit
+    from atta.train.launching.launch import checked
 
     nodes = Nodes(nnodes, node_rank, rdzv_endpoint, wait=placed)
+    if explain:
+        _explain(checked(config, nodes))
+        return
     report = TrainReport(config)
     try:
         report = fit(config, nodes, report)

@@ -57,7 +57,7 @@ class AuditLines:
             if isinstance(decision, Refused):
                 self._refused(method, address, decision, now)
             elif ROLES.get(method) == frozenset({Role.OPERATOR}):
-                log.warning("operator's call", method=method, caller=decision.caller, address=address)
+                log.info("operator's call", method=method, caller=decision.caller, address=address)
 
     def _refused(self, method: str, address: str, decision: Refused, now: float) -> None:
         caller, reason = decision.caller, decision.cause

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.errors import ConfigError, DataError, known_name
+from atta.errors import ConfigError, DataError, known_name, near_path
 
 Addresses = str | tuple[str, ...]
 """Where the daemon of some partitions is, ``host:port``; several: its replicas, the preferred one first."""
@@ -140,7 +140,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataError(path, f"cannot be read: {error.strerror}") from error
+        raise DataError(path, f"cannot be read: {error.strerror}{near_path(path)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(path, f"is not a TOML file: {error}") from error
     except RecursionError:

@@ -97,7 +97,7 @@ def test_every_listed_command_exists_and_shows_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", "inspect --help", "plugins", "plugins --json -", "train --data x --explain"]
+    "words", ["--help", "inspect --help", "plugins", "plugins --json -", "train --cluster a:1 --explain"]
 )
 def test_a_command_whose_output_nobody_reads_ends_quietly(words: str) -> None:
     reader, writer = os.pipe()
@@ -167,12 +167,19 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         f"check models:net --data {tmp_path}/none": "none: no such folder",
         f"plan --strategy auto --data {tmp_path}/none": "none: no such folder",
         f"train --data {tmp_path}/demo-2": f"no such folder; not a partitioned dataset; did you mean {tmp_path}/demo-2p?",
+        f"inspect {tmp_path}/demo-2": f"no such folder; did you mean {tmp_path}/demo-2p?",
+        f"import table {tmp_path}/A.cvs x": f"no such file or folder; did you mean {tmp_path}/a.csv?",
+        f"schema {tmp_path}/demo2p": f"no such folder; did you mean {tmp_path}/demo-2p?",
+        f"status --cluster {tmp_path}/clustr.toml": f"No such file or directory; did you mean {tmp_path}/cluster.toml?",
+        f"serve --config {tmp_path}/clustr.toml": f"No such file or directory; did you mean {tmp_path}/cluster.toml?",
+        f"predict --cluster a:1 --out {tmp_path}/o --checkpoint {tmp_path}/b.csv": f"folder; did you mean {tmp_path}/a.csv?",
         f"train --data {tmp_path}": "a folder of tables, not a partitioned dataset: run atta schema, import and partition first",
         f"partition {tmp_path}/demo-2p {tmp_path}/x --parts 2": "demo-2p: is a partitioned dataset, not a graph folder",
     }
     (tmp_path / "demo-2p").mkdir()
     (tmp_path / "demo-2p/manifest.json").write_text("{}")
     (tmp_path / "a.csv").write_text("user,item\n")
+    (tmp_path / "cluster.toml").touch()
     program = (
         "import sys\nfrom atta.cli.main import cli\nfrom atta.errors import AttaError\n"
         "for words in sys.argv[1:]:\n    try: cli.main(words.split(), standalone_mode=False)\n"

@@ -209,7 +209,7 @@ def test_a_file_fills_the_same_fields_and_the_command_line_wins(tmp_path: Path) 
         ("rest = true", "{path}: rest: True is not a number or a text with a unit"),
         ("[oven]\nheat = 3", "unknown key of {path} 'oven'"),
         ("open-late = true\nopen_late = true", "{path}: open_late: is given twice"),
-        ("ovens = ", "{path}: cannot be read as TOML"),
+        ("ovens = ", "{path}: is not a TOML file"),
     ],
 )
 def test_errors_name_file_and_key(tmp_path: Path, text: str, named: str) -> None:

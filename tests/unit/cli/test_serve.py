@@ -181,3 +181,14 @@ def test_an_address_is_free_until_somebody_listens_there() -> None:
         assert not is_free(f"127.0.0.1:{taken.getsockname()[1]}")
     assert is_free("127.0.0.1:0")
     assert is_free("no-such-host.invalid:1"), "what is wrong there is said by who binds it"
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics", "--dashboard"])
+def test_a_port_that_another_program_has_is_told_of_with_its_option(option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ["--data", "absent", "--part", "0", "--listen", "127.0.0.1:0", option, address]
+        done = CliRunner().invoke(serve, words)
+    said = f"cannot listen on {address}: the address is in use by another program"
+    assert str(done.exception).startswith(said)
+    assert str(done.exception).endswith(f", or name another port with {option}")

@@ -167,8 +167,9 @@ def test_a_small_graph_is_loaded_with_all_it_wants() -> None:
     plan = plan_memory(SMALL, machine(8), MemoryWish(readers=2))
     assert (plan.copies, plan.cache, plan.short) == (True, DEFAULT_CACHE, False)
     assert plan.line == (
-        "memory: each daemon loads what it serves and keeps up to 1.0 GiB of others, because 2 of them have 7.2 GiB "
-        "(8.0 GiB of 8.0 GiB are free): 3.0 GiB for themselves, batches and readers, 20 MiB for partitions"
+        "memory: 2 daemons may take 7.2 GiB (8.0 GiB of 8.0 GiB are free, a tenth of all stays so) and want 3.0 GiB for "
+        "themselves, batches and their readers, and 20 MiB for partitions. So each daemon loads its partition, and keeps up "
+        "to 1.0 GiB of other partitions"
     )
 
 
@@ -177,8 +178,8 @@ def test_what_cannot_fit_is_refused_with_the_figures() -> None:
         plan_memory(BILLION, machine(16, free=0.9), MemoryWish("copy", cache=512 * MIB))
     assert str(caught.value) == (
         "daemons do not fit into memory: they need 21.1 GiB (1.0 GiB for themselves, 8.4 GiB for caches, 11.7 GiB for their "
-        "partitions), and 8 of them have 12.8 GiB (14.4 GiB of 16.0 GiB are free); start fewer, let --memory map files, or "
-        "give less to --cache"
+        "partitions); 8 daemons may take 12.8 GiB (14.4 GiB of 16.0 GiB are free, a tenth of all stays so): start fewer, let "
+        "--memory map files, or give less to --cache"
     )
 
 

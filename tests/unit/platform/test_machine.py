@@ -243,11 +243,15 @@ def test_a_line_says_what_was_chosen(data: Path, machine: dict[str, int], caplog
         machine |= {"limit": GIB, "free": GIB}
         assert words(data) == ["--memory", "map", "--cache", "0"]
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("memory: each daemon maps the files that it serves and keeps no rows of others, because")
+    assert line.startswith("memory: 4 daemons may take 921 MiB (1.0 GiB of 1.0 GiB are free, a tenth of all stays so)")
+    assert (
+        "So each daemon maps its files, which the system holds in memory, and keeps no rows of other partitions" in line
+    )
+    assert line.endswith("This works as it is; more free memory makes it faster")
     assert machine["claimed"] >= PARTS * LEAST_BYTES
     machine |= {"free": 300 * MIB}
     with pytest.raises(
-        ConfigError, match=r"need 512 MiB .*, and 4 of them have 197 MiB \(300 MiB of 1.0 GiB are free\)"
+        ConfigError, match=r"need 512 MiB .*; 4 daemons may take 197 MiB \(300 MiB of 1\.0 GiB are free"
     ):
         words(data)
 

@@ -9,6 +9,8 @@ import os
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -229,7 +231,7 @@ def test_a_changed_file_keeps_its_owner_its_mode_and_the_links_to_it(tmp_path: P
     assert link.is_symlink()
     assert [entry.name for entry in read_tokens(real).entries.values()] == ["alice", "bob"]
     assert (found.st_mode & 0o777, found.st_uid) == (0o640, owner)
-    assert {file.name for file in tmp_path.rglob("*")} == {"etc", "t.toml", ".t.toml.lock"}
+    assert {file.name for file in tmp_path.rglob("*")} == {"etc", "t.toml"}
 
 
 def test_a_file_that_would_get_another_owner_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +247,16 @@ def test_a_file_that_would_get_another_owner_stays(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConfigError, match=r"t.toml: unchanged: it belongs to user \d+ .*Operation not permitted"):
         run("new", "--tokens", str(path), "--name", "bob", "--role", "peer")
     assert (path.read_text(), kept()) == (GOOD, before)
-    assert {file.name for file in tmp_path.iterdir()} == {"t.toml", ".t.toml.lock"}
+    assert {file.name for file in tmp_path.iterdir()} == {"t.toml"}
+
+
+def test_tokens_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    path, names = tmp_path / "t.toml", {f"user {number}" for number in range(12)}
+    main = [sys.executable, "-m", "atta.cli.main", "token", "new", "--tokens", str(path), "--role", "reader", "--name"]
+    running = [subprocess.Popen([*main, name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for name in names]
+    assert [process.wait(60) for process in running] == [0] * len(names)
+    assert {entry.name for entry in read_tokens(path).entries.values()} == names
+    assert [file.name for file in tmp_path.iterdir()] == ["t.toml"]
 
 
 GOOD = issue("alice", {Role.READER}, LATER)[1].text()

@@ -15,14 +15,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.cli.main import cli
 from atta.errors import AttaError, ConfigError, DataError, NonFiniteError, TrainerLostError, UnavailableError
 from atta.observe.lastwords import record_of
 from atta.observe.machine.threads import YIELDING, yielding_thread
+from atta.partition import GraphWriter, partition_graph
 from atta.train import Nodes, TrainConfig
 from atta.train.launching import worker
 from atta.train.launching.failure import Lives, failure_file, first_cause
@@ -83,6 +87,32 @@ def test_nonsense_is_refused_and_trainers_are_divided_among_the_nodes() -> None:
         NODE.trainers_here(TrainConfig(cluster="c", trainers=3))
     with pytest.raises(ConfigError, match="--cluster"):
         NODE.trainers_here(TrainConfig(data="d", trainers=4))
+
+
+def test_what_a_run_would_refuse_is_not_explained(tmp_path: Path) -> None:
+    with GraphWriter(tmp_path / "g") as out:
+        out.add_nodes(
+            "node", 8, tables={"x": np.eye(8, dtype=np.float32), "y": np.arange(8) % 2}, splits={"train": [0, 1]}
+        )
+        out.add_edges("node__to__node", np.arange(8), np.arange(8)[::-1])
+    partition_graph(tmp_path / "g", tmp_path / "p", parts=2, method="random")
+    cluster = tmp_path / "c.toml"
+    cluster.write_text('[[daemon]]\npart = 0\naddress = "a:1"\n')
+    for words, told in (
+        ("--data {}/p --strategy exchange --trainers 4 --trainers-per-server 1", "make 4 servers, the dataset has 2 "),
+        (
+            "--cluster {}/c.toml --strategy exchange --trainers 2 --trainers-per-server 1",
+            "make 2 servers, the dataset has 1 ",
+        ),
+        ("--data {}/p --early-stop val_f1:3", "unknown metric of --task classes 'f1'"),
+        ("--data {}/p --target paper", "--target"),
+        ("--data {}/none", "no such folder"),
+        ("--data {}/p --nnodes 2 --rdzv-endpoint a:1", "--nnodes: give --cluster"),
+    ):
+        with pytest.raises(AttaError, match=told):
+            cli.main(["train", *words.format(tmp_path).split(), "--explain"], standalone_mode=False)
+    shown = CliRunner().invoke(cli, ["train", "--data", str(tmp_path / "p"), "--explain"])
+    assert shown.stdout == "minibatch: sampled batches per trainer\n"
 
 
 def test_a_trainer_is_gone_before_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,12 +60,11 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     import structlog
 
     from atta.daemon.daemon import serve as run
-    from atta.daemon.services.front import is_free
     from atta.observe.logs import configure
     from atta.observe.progress import LoggedProgress
     from atta.partition.deploy import local_dataset
     from atta.partition.disk.store import is_url
-    from atta.wire.clusterfile import may_be_at, read_cluster
+    from atta.wire.clusterfile import check_address, may_be_at, read_cluster
 
     given = {field: value for field, value in settings.items() if value is not None}
     config = DaemonConfig(**given, peers=read_cluster(peers) if peers else {}, peers_file=peers or "")
@@ -74,9 +73,11 @@ def serve(settings: dict[str, Any], peers: str | None, dashboard: str | None, lo
     if config.exit_with_parent:
         _check_stdin()
     configure(format=log_format, level=log_level)
-    if not is_free(config.listen):  # asked before loading, which may take minutes
-        used = f"cannot listen on {config.listen}: the address is in use by {_who_listens(config)}"
-        raise ConfigError(f"{used}, or name another port with --listen")
+    _check_free("--listen", config.listen, config)  # before loading, which may take minutes
+    if (metrics := config.metrics_address) is not None:
+        _check_free("--metrics" if config.metrics else "--metrics-port", f"{metrics[0]}:{metrics[1]}", config)
+    if dashboard:
+        _check_free("--dashboard", check_address(dashboard), config)
     named = [address for part in config.parts for address in replicas_of(config.peers.get(part, ()))]
     if peers and not any(may_be_at(address, config.listen) for address in named):
         about = {"listen": config.listen, "file": peers, "named": ", ".join(dict.fromkeys(named)) or "none"}
@@ -102,12 +103,20 @@ def _answerer(config: DaemonConfig) -> Answerer | None:
     return ModelAnswers(config)
 
 
-def _who_listens(config: DaemonConfig) -> str:
+def _check_free(option: str, address: str, config: DaemonConfig) -> None:
+    from atta.daemon.services.front import is_free
+
+    if not is_free(address):
+        used = f"cannot listen on {address}: the address is in use by {_who_listens(address, config)}"
+        raise ConfigError(f"{used}, or name another port with {option}")
+
+
+def _who_listens(address: str, config: DaemonConfig) -> str:
     from atta.client.control import Connection
 
     own = Credentials(config.tls_ca, config.tls_cert, config.tls_key, config.peer_token) if config.tls_ca else None
     try:
-        with contextlib.closing(Connection(config.listen, ANSWER_S, credentials=own)) as connection:
+        with contextlib.closing(Connection(address, ANSWER_S, credentials=own)) as connection:
             found = connection.describe(timeout=ANSWER_S)
     except AttaError:
         return "another program, or by a daemon with other certificates: end it"

@@ -26,6 +26,7 @@ DEADLINE_S = 5.0
 LOOK_AGAIN_S = 0.5
 _DIFFERS = errors.WrongDatasetError, errors.SamplingContractError, errors.ProtocolError
 """Errors about a daemon that answers, but serves something else than the others."""
+_REFUSED = errors.NotAllowedError, errors.NotAuthenticatedError
 
 
 @command()
@@ -61,13 +62,9 @@ def status(target: str, interval: float, wait: float, everything: bool, json_fil
         if everything:
             console.print(_counters(found))
     if error := down(known):
-        first = next((answer for answer in known if "nothing listens there" in answer.reason), None)
-        start = (
-            ""
-            if first is None
-            else f" (atta serve --data DATASET --part {first.part} --listen {first.address} starts one)"
-        )
-        raise errors.RemoteError(error.peer, f"{error.cause}{start}")
+        silent = [answer for answer in known if "nothing listens there" in answer.reason]
+        starts = [f" (atta serve --data DATASET --part {a.part} --listen {a.address} starts one)" for a in silent]
+        raise errors.RemoteError(error.peer, "".join([error.cause, *starts[:1]]))
 
 
 def _as_of_now(answer: DaemonAnswer[Description], daemon: DaemonRates) -> DaemonAnswer[Description]:
@@ -88,16 +85,8 @@ def _document(
         since = _up_since(daemon.sample.counters, now)
         files = (answer.value.files or None) if answer.value is not None else None
         up = since.isoformat(timespec="seconds") if since is not None else None
-        daemons.append(
-            {
-                **counters,
-                **rates,
-                "error": answer.reason or None,
-                "files": files,
-                "up_since": up,
-                "open_sessions": sessions,
-            }
-        )
+        about = {"error": answer.reason or None, "files": files, "up_since": up, "open_sessions": sessions}
+        daemons.append({**counters, **rates, **about})
     return {"schema": 1, "dataset_id": described[0].dataset_id if described else None, "daemons": daemons}
 
 
@@ -120,9 +109,8 @@ def _state(answer: DaemonAnswer[Description]) -> Text:
 
     if answer.error is not None:
         broken = answer.value is not None and answer.value.broken
-        answers = broken or isinstance(answer.error, errors.NotAllowedError)
-        word = "differs: " if isinstance(answer.error, _DIFFERS) else "" if answers else "down: "
-        return Text(f"{word}{answer.reason}", style="bold red")
+        answers = "differs" if isinstance(answer.error, _DIFFERS) else "does not serve" if broken else ""
+        return Text(answers or ("refused" if isinstance(answer.error, _REFUSED) else "down"), style="bold red")
     files = "" if answer.value is None else answer.value.files
     return Text(f"serving; {files}", style="bold yellow") if files else Text("serving")
 

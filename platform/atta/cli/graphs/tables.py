@@ -11,7 +11,7 @@ import click
 
 from atta.cli.options import command
 from atta.cli.output import overwrite_option, quiet_option, say, size, work_progress
-from atta.errors import ConfigError, DataError
+from atta.errors import ConfigError, DataError, near_path
 from atta.partition.deploy import deploy
 from atta.partition.disk.store import path_here
 from atta.partition.exporters import EXPORTERS, PARTITIONED, export_graph
@@ -39,7 +39,8 @@ def schema(folder: str, *, labels: str | None, origin: str | None, overwrite: bo
     """
     where = path_here(folder, "schema")
     if not where.is_dir():
-        raise DataError(where, "is a file: name the folder that it is in" if where.exists() else "no such folder")
+        missing = f"no such folder{near_path(where)}"
+        raise DataError(where, "is a file: name the folder that it is in" if where.exists() else missing)
     path = where / SCHEMA
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} exists; --overwrite replaces it")

@@ -32,7 +32,7 @@ from atta.train.reports.loggers import read_epochs
 from atta.train.reports.run import TrainReport
 from atta.train.settings.common import TYPED_MODELS
 from atta.train.strategies import STRATEGIES
-from atta.wire.clusterfile import await_names, ended_daemon, resolve_target
+from atta.wire.clusterfile import await_names, ended_daemon, is_file, read_cluster, resolve_target
 from atta.wire.credentials import Credentials
 from atta.wire.parts import AUTO, Addresses, groups_of, replicas_of
 
@@ -54,10 +54,21 @@ def fit(config: TrainConfig, nodes: Nodes | None = None, so_far: TrainReport | N
     Raises ConfigError, DataError: bad settings or dataset; RemoteError: a daemon failed; AttaError: a trainer failed (the
     message names rank and cause), or other machines did not join."""
     nodes, so_far = nodes or Nodes(), so_far or TrainReport(config)
-    nodes.trainers_here(config)  # refuses what does not fit
-    config.check_named()
+    so_far.config = config = checked(config, nodes)
     with _checkpoints(config, nodes):
         return _fit(config, nodes, so_far)
+
+
+def checked(config: TrainConfig, nodes: Nodes) -> TrainConfig:
+    """The settings, ``with_task`` if the dataset is here. Raises what ``fit`` can raise before it asks a daemon."""
+    nodes.trainers_here(config)
+    config.check_named()
+    if config.data is not None:
+        stored = described_dataset(config.data)
+        return with_task(config, stored.schema, stored.num_parts)
+    if is_file(target := str(config.cluster)):
+        config.check_parts(len(read_cluster(target)))
+    return config
 
 
 @contextlib.contextmanager
@@ -80,9 +91,7 @@ def _fit(config: TrainConfig, nodes: Nodes, so_far: TrainReport) -> TrainReport:
     if config.data is not None:  # before daemons are started, which takes as long as they read
         from atta.train.checkpoint.run import check_saved
 
-        stored = described_dataset(config.data)
-        so_far.config = config = with_task(config, stored.schema, stored.num_parts)
-        done = check_saved(config.own, stored.schema)
+        done = check_saved(config.own, described_dataset(config.data).schema)
         if len(done) >= config.epochs:
             if config.verbose:
                 _tell(nothing_left(len(done)))

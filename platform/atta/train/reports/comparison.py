@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atta.errors import AttaError, ConfigError, DataError
+from atta.errors import AttaError, ConfigError, DataError, near_path
 from atta.train.config import TrainConfig
 from atta.train.reports.epochs import EpochReport, Watched
 from atta.train.reports.run import REPORT, TrainReport
@@ -38,7 +38,7 @@ def read_report(path: str | Path) -> TrainReport:
         epochs = [EpochReport.from_dict(epoch) for epoch in found["epochs"]]
         report = TrainReport(TrainConfig.from_dict(found["config"]), epochs)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{near_path(path)}") from None
     except (LookupError, TypeError, AttributeError):
         raise DataError(path, "is no report of atta train --json, or one of another version of Atta") from None
     except (ValueError, AttaError) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from atta.errors import ConfigError, DataError, blaming
+from atta.errors import ConfigError, DataError, blaming, near_path
 from atta.observe.plugins import OpenRegistry
 from atta.observe.settings import NoOption, Option, named_settings
 from atta.wire.parts import AUTO
@@ -171,4 +171,4 @@ def check_places(data: str | None, cluster: str | None, **paths: str | None) -> 
         read_cluster(cluster)
     for option, path in paths.items():
         if path is not None and not is_url(path) and not Path(path).exists():
-            raise DataError(path, f"--{option.replace('_', '-')}: there is no such file or folder")
+            raise DataError(path, f"--{option.replace('_', '-')}: there is no such file or folder{near_path(path)}")
