@@ -66,8 +66,7 @@ class ReportConsole(PlainConsole):
             return Group(*map(self._fitting, shown.renderables))
         if not isinstance(shown, Table) or self._needed(shown)[1] <= self.width:
             return shown
-        rows = shown.row_count
-        tries = (turned(shown, most) for most in range(min(rows, self.width // 4), int(rows > 1), -1))
+        tries = (turned(shown, most) for most in range(self.width // 4, int(shown.row_count > 1), -1))
         tables: list[Table] = next((t for t in tries if all(self._needed(one)[1] <= self.width for one in t)), [])
         if len(tables) != 1 and self._needed(shown)[0] <= self.width:
             return shown  # cells of several words break, but no word does

@@ -79,11 +79,9 @@ def _drawn_metric(epochs: Sequence[EpochReport], watched: Watched) -> str:
 
 
 def _name_axes(axis: Any, x: str, metric: str, of: str = "") -> None:
-    from matplotlib.ticker import PercentFormatter
-
     axis.set(xlabel=x, ylabel=f"{of}{metric.replace('_', ' ')}")
     if metric == "accuracy":  # percent, as everywhere else
-        axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axis.yaxis.set_major_formatter(lambda y, _: f"{100 * y:g} %")
 
 
 def _points(epochs: Sequence[EpochReport], name: str) -> list[tuple[float, float]]:
@@ -197,7 +195,8 @@ def draw_timeline(path: str, events: Sequence[Event]) -> None:
     """How many batches, tasks and requests of each daemon were under way at once, from the first batch on, without the
     time when nothing was. ``events``: of ``trace_events``. Raises ConfigError: there is nothing to draw."""
     daemons = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    begin = min((event["ts"] for event in events if event.get("cat") == "batch"), default=0.0)
+    batches = [event["ts"] for event in events if event.get("cat") == "batch"]
+    begin = min(batches, default=0.0)
     timed = [{**event, "ts": event["ts"] - begin} for event in events if event.get("ts", -1.0) >= begin]
     events = [*(event for event in events if "ts" not in event), *timed]
     idle = _idle(spans := _spans([event for event in timed if event["ph"] == "X"]))
@@ -217,8 +216,9 @@ def draw_timeline(path: str, events: Sequence[Event]) -> None:
             axis.set_title(title, fontsize="medium", loc="left")
         for at, seconds in zip(cuts, np.diff(idle)[:, 0], strict=True):
             axes[0, 0].text(at, 0.05, f"{seconds:.3g} s left out", **_NOTE)
-        left_out = ", without those in which nothing was under way" if len(idle) else ""
-        axes[-1, 0].set_xlabel(f"seconds since the first batch{left_out}; dotted: a session begins")
+        told = f"seconds since the first {'batch' if batches else 'request'}"
+        told += ", without those in which nothing was under way" if len(idle) else ""
+        axes[-1, 0].set_xlabel(f"{told}; dotted: a session begins")
         legend = axes[0, 0].get_legend_handles_labels()
         axes[0, 0].figure.legend(*legend, loc="outside lower center", ncols=3, fontsize="small")
 
@@ -275,14 +275,14 @@ def _draw_lanes(
     # Lanes in which nothing was ever under way are in no picture.
     heights = np.arange(len(tops))[::-1]
     bases = {lane: np.full(len(edges), float(height)) for lane, height in zip(tops, heights, strict=True)}
-    for number, (lane, name) in enumerate(_LAYERS):
-        if lane not in tops:
-            continue
+    for number, (lane, name) in ((n, layer) for n, layer in enumerate(_LAYERS) if layer[0] in tops):
         base = bases[lane]
         bases[lane] = top = base + np.append(0.9 * layers[number] / tops[lane], 0.0)
         busy = (top > base) | np.append(False, top > base)[:-1]  # a step needs its end, too
         axis.fill_between(edges, base, top, where=busy, step="post", color=COLOURS[number], linewidth=0, label=name)
-    labels = [f"{ROWS[lane]}, up to {max(1.0, np.ceil(round(top, 2))):.0f} at once" for lane, top in tops.items()]
+    most = [(bases[lane] - height).max() / 0.9 * tops[lane] for lane, height in zip(tops, heights, strict=True)]
+    known = (f"up to {max(1.0, np.ceil(round(at_once, 2))):.0f} at once" if at_once else "none" for at_once in most)
+    labels = [f"{ROWS[lane]}, {text}" for lane, text in zip(tops, known, strict=True)]
     axis.set_yticks(heights, labels, va="bottom", fontsize="small")
     axis.tick_params(axis="y", length=0)
     axis.set(ylim=(0, len(tops)), xlim=(edges[0], edges[-1]))

@@ -191,6 +191,7 @@ def test_a_timeline_has_a_row_for_each_daemon_and_begins_with_the_first_batch(wo
     found = words(draw_timeline, trace_events(recordings))
     for recording in recordings:
         assert f"part {recording.part} at {recording.address}" in found
+    assert "seconds since the first batch" in found
     assert found.count("batches, up to 2 at once") == found.count("network, up to 1 at once") == 3
     assert "served" not in found, "a lane in which nothing was is not shown"
     assert "batches that wait" in found

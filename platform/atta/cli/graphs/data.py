@@ -321,11 +321,10 @@ def _parts_table(report: dict[str, Any]) -> Table:
 
 
 def _placement_table(servers: list[dict[str, Any]]) -> Table:
-    table = Table("partition", "training vertices", "trainers", "each trains on", title="Placement with atta train")
+    table = Table("partition", "training vertices", "trainer ranks", "each trains on", title="Placement with atta train")
     for place in servers:
-        ranks = [t["rank"] for t in place["trainers"]]
-        each = [t["training_vertices"] for t in place["trainers"]]
-        table.add_row(str(place["server"]), f"{place['training_vertices']:,}", _span(ranks), _span(each))
+        trainers = (_span([t[key] for t in place["trainers"]]) for key in ("rank", "training_vertices"))
+        table.add_row(str(place["server"]), f"{place['training_vertices']:,}", *trainers)
     return table
 
 
