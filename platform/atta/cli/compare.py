@@ -51,7 +51,7 @@ class _Shown:
         sent = any(sum(group.spread("bytes")) for group in self.found.groups)
         against = [f"{self.found.compared} against the first", "p (Welch, Bonferroni)"]
         for heading in [*_HEADINGS.values(), "seconds", *["bytes sent"] * sent, *against * several]:
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", min_width=len(heading))
         scale, form, unit, step = (100.0, ".2f", " %", " points") if metric == "accuracy" else (1.0, ".4f", "", "")
         for group, difference in zip(self.found.groups, self.found.differences, strict=True):
             spreads = (group.spread(figure) for figure in _HEADINGS)

@@ -64,12 +64,10 @@ class ReportConsole(PlainConsole):
         """``shown`` with something narrower in place of the tables that do not fit, also those of a group."""
         if isinstance(shown, Group):
             return Group(*map(self._fitting, shown.renderables))
-        if not isinstance(shown, Table) or self._needed(shown)[1] <= self.width:
+        if not isinstance(shown, Table) or self._needed(shown)[0] <= self.width:
             return shown
         tries = (turned(shown, most) for most in range(self.width // 4, int(shown.row_count > 1), -1))
         tables: list[Table] = next((t for t in tries if all(self._needed(one)[1] <= self.width for one in t)), [])
-        if len(tables) != 1 and self._needed(shown)[0] <= self.width:
-            return shown  # cells of several words break, but no word does
         return Group(*tables) if tables else records(shown)
 
     def _needed(self, table: Table) -> tuple[int, int]:

@@ -321,7 +321,7 @@ def _parts_table(report: dict[str, Any]) -> Table:
 
 
 def _placement_table(servers: list[dict[str, Any]]) -> Table:
-    table = Table("partition", "training vertices", "trainer ranks", "each trains on", title="Placement with atta train")
+    table = Table("partition", "training vertices", "trainer ranks", "each trains on", title="Placement by atta train")
     for place in servers:
         trainers = (_span([t[key] for t in place["trainers"]]) for key in ("rank", "training_vertices"))
         table.add_row(str(place["server"]), f"{place['training_vertices']:,}", *trainers)
