@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from atta.train.reports.comparison import RunComparison
 
-_FORMS = {"validation": ".4f", "test": ".4f", "last": ".4f", "seconds": ",.4g"}
+_HEADINGS = {"validation": "validation, best epoch", "test": "test, best epoch", "last": "validation, last epoch"}
 
 
 @command(epilog="Example: atta compare runs/sage-* runs/gcn-* --plot runs.png")
@@ -45,20 +45,22 @@ class _Shown:
     def show(self) -> RenderableType:
         from rich.table import Table
 
-        table = Table("group", "seeds", title=f"{self.found.watched.metric[4:]}: mean ± standard deviation over runs")
-        several = len(self.found.groups) > 1
+        metric, several = self.found.watched.metric[4:], len(self.found.groups) > 1
+        table = Table("group", "seeds", title=f"{metric}, mean ± standard deviation")
         # Nothing is sent by one daemon alone, or where all rows are cached.
         sent = any(sum(group.spread("bytes")) for group in self.found.groups)
-        headings = ["best validation", "test then", "last validation", "seconds", *["bytes sent"] * sent]
-        for heading in [*headings, f"{self.found.compared} against the first"] if several else headings:
-            table.add_column(heading, justify="right")
+        against = [f"{self.found.compared} against the first", "p (Welch, Bonferroni)"]
+        for heading in [*_HEADINGS.values(), "seconds", *["bytes sent"] * sent, *against * several]:
+            table.add_column(heading, justify="right", min_width=len(heading))
+        scale, form, unit, step = (100.0, ".2f", " %", " points") if metric == "accuracy" else (1.0, ".4f", "", "")
         for group, difference in zip(self.found.groups, self.found.differences, strict=True):
-            cells = (" ± ".join(f"{v:{form}}" for v in group.spread(name)) for name, form in _FORMS.items())
-            gain = "" if difference.gain is None else f"{difference.gain:+.4f}, "
-            said = difference.said if difference.p is None else f"p = {difference.p:.3g} (Welch, Bonferroni)"
-            nbytes = [size(group.spread("bytes")[0])] * sent
-            against = [gain + said] if several else []
-            table.add_row(group.name, f"{len(group.by_seed('seconds'))}", *cells, *nbytes, *against)
+            spreads = (group.spread(figure) for figure in _HEADINGS)
+            cells = [" ± ".join(f"{scale * v:{form}}" for v in values) + unit * bool(values) for values in spreads]
+            cells.append(" ± ".join(f"{v:,.4g}" for v in group.spread("seconds")))
+            p = difference.said if difference.p is None else f"{difference.p:.3g}"
+            gained = [p, ""] if difference.gain is None else [f"{scale * difference.gain:+{form}}{step}", p]
+            cells += [*[size(group.spread("bytes")[0])] * sent, *gained * several]
+            table.add_row(group.name, f"{len(group.by_seed('seconds'))}", *cells)
         return table
 
     def plot(self, path: str) -> None:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import click
 from rich.console import RenderableType
 
-from atta.cli.output import printer, write_json
+from atta.cli.output import echo, printer, write_json
 from atta.observe.packages import load
 from atta.partition.disk.staging import StagedFile
 
@@ -67,3 +68,5 @@ def save_figure(canvas: Any, path: str | Path) -> None:
     Raises ConfigError: the file cannot be written; DiskFullError: there is no space left."""
     with StagedFile(path, overwrite=True) as partial:
         canvas.savefig(partial, dpi=150, format=Path(path).suffix.lstrip(".") or "png")
+    if (command := click.get_current_context(silent=True)) and not command.params.get("quiet"):
+        echo(f"wrote {path}", err=True)

@@ -54,21 +54,36 @@ class PlainConsole(Console):
 
 
 class ReportConsole(PlainConsole):
-    """Prints a table that is too wide for the terminal as one record per row, as ``psql`` does by ``\\x auto``."""
+    """Turns a table that is too wide for the terminal, or prints one record per row, as ``psql`` does by ``\\x auto``."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print what fits as it is, and wide tables as records."""
+        """Print what fits as it is, and wide tables turned or as records."""
         super().print(*map(self._fitting, objects), **options)
 
     def _fitting(self, shown: Any) -> Any:
-        """``shown`` with records in place of the tables that do not fit, also those of a group."""
+        """``shown`` with something narrower in place of the tables that do not fit, also those of a group."""
         if isinstance(shown, Group):
             return Group(*map(self._fitting, shown.renderables))
-        return records(shown) if isinstance(shown, Table) and not self._fits(shown) else shown
+        if not isinstance(shown, Table) or self._needed(shown)[0] <= self.width:
+            return shown
+        tries = (turned(shown, most) for most in range(self.width // 4, int(shown.row_count > 1), -1))
+        tables: list[Table] = next((t for t in tries if all(self._needed(one)[1] <= self.width for one in t)), [])
+        return Group(*tables) if tables else records(shown)
 
-    def _fits(self, table: Table) -> bool:
-        """Whether no word of the table has to be cut."""
-        return self.measure(table, options=self.options.update(width=10_000)).minimum <= self.width
+    def _needed(self, table: Table) -> tuple[int, int]:
+        # The width without a word cut, and without a line broken.
+        return self.measure(table, options=self.options.update(width=10_000))
+
+
+def turned(table: Table, most: int) -> list[Table]:
+    """Tables that have the rows of ``table`` as columns, at most so many each."""
+    rows, found = list(zip(*(column.cells for column in table.columns), strict=True)), []
+    for first in range(0, len(rows), most):
+        heads, *lines = zip((column.header for column in table.columns), *rows[first : first + most], strict=True)
+        found.append(Table(*heads, title=None if first else table.title))
+        for line in lines:
+            found[-1].add_row(*line)
+    return found
 
 
 def records(table: Table) -> Group:

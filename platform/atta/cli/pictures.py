@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atta.cli.figures import COLOURS, figure
+from atta.errors import ConfigError
 from atta.observe.timeline import ROWS, Event
 from atta.train.reports.epochs import EpochReport, Watched, best_epoch
 
@@ -24,7 +25,7 @@ _WIDEST = 165
 """Characters of a legend below a picture."""
 _LAYERS = (
     *((0, f"batches {what}") for what in ("being made", "that wait", "being sent")),
-    *enumerate(("CPU tasks", "waits for other daemons", "requests served"), 1),
+    *enumerate(("CPU tasks", "network: waits for other daemons", "served: requests of other daemons"), 1),
 )
 """What a timeline shows: the number of the lane in ``ROWS``, and the name."""
 
@@ -39,15 +40,15 @@ def draw_run(path: str, epochs: Sequence[EpochReport], watched: Watched) -> None
             _curve(loss, _points(epochs, f"{split}_loss"), number, _SPLITS[split])
             _curve(figures, _points(epochs, f"{split}_{metric}"), number, _SPLITS[split])
         loss.set(xlabel="epoch", ylabel="mean loss")
-        figures.set(xlabel="epoch", ylabel=metric.replace("_", " "))
+        _name_axes(figures, "epoch", metric)
         for axis in (loss, figures) if best is not None else ():
             at = best.epoch  # type: ignore[union-attr]
             axis.axvline(at, color="#8a949e", linewidth=1, linestyle=":", label=f"best epoch, {at}")
         _draw_times(times, epochs)
         for axis in (loss, figures, times):
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
             if axis.get_legend_handles_labels()[0]:
-                axis.legend(fontsize="small", framealpha=0.8)
+                axis.legend(fontsize="small", framealpha=0.8, ncols=2 if axis is times else 1)
 
 
 def draw_runs(path: str, groups: Mapping[str, Sequence[Sequence[EpochReport]]], watched: Watched) -> None:
@@ -62,9 +63,9 @@ def draw_runs(path: str, groups: Mapping[str, Sequence[Sequence[EpochReport]]], 
             _bundle(axes[2], [_by_time(run, points) for run, points in zip(runs, judged, strict=True)], number)
         axes[0].set(xlabel="epoch", ylabel="mean loss")
         for axis in axes[:2]:
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         for axis, x in zip(axes[1:], ("epoch", "seconds of training"), strict=True):
-            axis.set(xlabel=x, ylabel=f"validation {metric.replace('_', ' ')}")
+            _name_axes(axis, x, metric, "validation ")
         axes[0].figure.legend(loc="outside lower left", ncols=across, fontsize="small", handlelength=3)
 
 
@@ -75,6 +76,12 @@ def _drawn_metric(epochs: Sequence[EpochReport], watched: Watched) -> str:
     """The watched metric without its split; if that is the loss, which has a picture anyway, another one."""
     known = dict.fromkeys([watched.metric, *(name for e in epochs for name in e.metrics if name.startswith("val_"))])
     return next((name for name in known if name != "val_loss"), watched.metric).removeprefix("val_")
+
+
+def _name_axes(axis: Any, x: str, metric: str, of: str = "") -> None:
+    axis.set(xlabel=x, ylabel=f"{of}{metric.replace('_', ' ')}")
+    if metric == "accuracy":  # percent, as everywhere else
+        axis.yaxis.set_major_formatter(lambda y, _: f"{100 * y:g} %")
 
 
 def _points(epochs: Sequence[EpochReport], name: str) -> list[tuple[float, float]]:
@@ -118,11 +125,15 @@ def _phases(epochs: Sequence[EpochReport]) -> dict[str, npt.NDArray[np.float64]]
 
 def _draw_times(axis: Any, epochs: Sequence[EpochReport]) -> None:
     """A bar for each epoch. A first one that takes long does not make the others too small to see."""
-    edges, layers = np.arange(epochs[0].epoch, epochs[-1].epoch + 2) - 0.5, _phases(epochs)
+    numbers, layers = np.arange(epochs[0].epoch, epochs[-1].epoch + 1), _phases(epochs)
     colours = {**dict(zip(layers, COLOURS, strict=False)), "other": "#7b8794", "evaluation": "#cbd3da"}
     base = np.zeros(len(epochs))
     for name, values in layers.items():
-        axis.stairs(base + values, edges, baseline=base, fill=True, label=name, color=colours[name])
+        how = {"label": name, "color": colours[name]}
+        if len(epochs) <= 50:
+            axis.bar(numbers, values, bottom=base, **how)
+        else:  # no room for gaps
+            axis.stairs(base + values, np.append(numbers, numbers[-1] + 1) - 0.5, baseline=base, fill=True, **how)
         base = base + values
     top = base[1:].max(initial=0.0)
     if len(epochs) > 1 and base[0] > 3 * top:
@@ -144,10 +155,10 @@ def draw_graph(path: str, report: Mapping[str, Any], degrees: Mapping[str, npt.N
             np.array([sum(part[key].values()) for part in parts]) for key in ("nodes", "halo", "edges")
         )
         cut = np.array([part["cut_edges"] for part in parts])
-        vertices = {"own vertices": nodes, "HALO": halo}, [f"{r:.2f}" for r in halo / np.maximum(1, nodes)]
+        vertices = {"own vertices": nodes, "HALO": halo}, [f"{r:.3f}" for r in halo / np.maximum(1, nodes)]
         title = f"HALO vertices per own vertex: {report['quality']['halo_ratio']:.3f}"
         _bars(all_[0, 1], *vertices, xlabel="partition", ylabel="vertices", title=title)
-        shares = {"within the partition": edges - cut, "cut": cut}, [f"{r:.0%}" for r in cut / np.maximum(1, edges)]
+        shares = {"within the partition": edges - cut, "cut": cut}, [f"{r:.2%}" for r in cut / np.maximum(1, edges)]
         title = f"edges cut: {report['quality']['edge_cut']:.2%}"
         _bars(all_[0, 2], *shares, xlabel="partition", ylabel="in-edges", title=title)
 
@@ -162,7 +173,8 @@ def _draw_degrees(axis: Any, degrees: Mapping[str, npt.NDArray[np.int64]]) -> No
         none = f" ({1 - at_least[1:2].sum():.2%} have none)" if counts[:1].any() else ""
         _curve(axis, [(int(k), float(at_least[k])) for k in known], number, f"{name}{none}")
     axis.set(xscale="log", yscale="log", xlabel="in-degree", ylabel="share of vertices with at least as many")
-    axis.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:,g}", minor_formatter="")
+    subs = (1, 2, 5) if np.divide(*axis.get_xlim()) > 1 / 300 else (1,)  # over more decades such labels would touch
+    axis.xaxis.set(major_locator=LogLocator(subs=subs), major_formatter="{x:,g}", minor_formatter="")
     axis.legend(fontsize="small")
 
 
@@ -172,36 +184,41 @@ def _bars(axis: Any, layers: Mapping[str, npt.NDArray[Any]], labels: Sequence[st
         bars = axis.bar(places, values, bottom=below, color=COLOURS[number], label=name)
         below = below + values
     if len(labels) <= _MOST_LABELS:
-        axis.bar_label(bars, labels, fontsize="small")
+        axis.bar_label(bars, labels, fontsize="small", rotation=90 if len(labels) > 6 else 0, padding=2)
         axis.set_xticks(places)
     axis.yaxis.set_major_formatter("{x:,.0f}")
-    axis.set(ylim=(0, 1.3 * max(1.0, below.max(initial=0))), **about)
+    axis.set(ylim=(0, 1.4 * max(1.0, below.max(initial=0))), **about)
     axis.legend(fontsize="small", loc="upper left", ncols=2)
 
 
 def draw_timeline(path: str, events: Sequence[Event]) -> None:
     """How many batches, tasks and requests of each daemon were under way at once, from the first batch on, without the
-    time when nothing was. ``events``: of ``trace_events``."""
+    time when nothing was. ``events``: of ``trace_events``. Raises ConfigError: there is nothing to draw."""
     daemons = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    begin = min((event["ts"] for event in events if event.get("cat") == "batch"), default=0.0)
+    batches = [event["ts"] for event in events if event.get("cat") == "batch"]
+    begin = min(batches, default=0.0)
     timed = [{**event, "ts": event["ts"] - begin} for event in events if event.get("ts", -1.0) >= begin]
     events = [*(event for event in events if "ts" not in event), *timed]
     idle = _idle(spans := _spans([event for event in timed if event["ph"] == "X"]))
+    if not np.diff(spans).any():
+        raise ConfigError(f"--plot {path}: nothing was under way, so nothing to draw: trace while a run trains")
     edges = np.linspace(0.0, _shown(spans[:, 1], idle).max(initial=1e-3), _BINS + 1)
     found = {pid: _at_once([event for event in events if event["pid"] == pid], edges, idle) for pid in daemons}
     in_lane = [[lane == number for lane, _ in _LAYERS] for number in range(len(ROWS))]
-    tops = [max(float(layers[lane].sum(0).max()) for layers in found.values()) for lane in in_lane]
+    most = (max(float(layers[lane].sum(0).max()) for layers in found.values()) for lane in in_lane)
+    tops = {number: top for number, top in enumerate(most) if top}
     with figure(path, (11, 0.9 + 1.4 * len(daemons)), rows=len(daemons), sharex=True, squeeze=False) as axes:
         for axis, (pid, title) in zip(axes[:, 0], daemons.items(), strict=True):
             _draw_lanes(axis, edges, found[pid], tops)
             opened = np.array([e["ts"] / 1e6 for e in events if e["pid"] == pid and e["name"].endswith(" opened")])
-            axis.vlines(_shown(opened, idle), 0, len(ROWS), "#5b6b7b", ":", linewidth=0.8)
-            axis.vlines(cuts := _shown(idle[:, 0], idle), 0, len(ROWS), "#5b6b7b", linewidth=0.8)
+            axis.vlines(_shown(opened, idle), 0, len(tops), "#5b6b7b", ":", linewidth=0.8)
+            axis.vlines(cuts := _shown(idle[:, 0], idle), 0, len(tops), "#5b6b7b", linewidth=0.8)
             axis.set_title(title, fontsize="medium", loc="left")
         for at, seconds in zip(cuts, np.diff(idle)[:, 0], strict=True):
             axes[0, 0].text(at, 0.05, f"{seconds:.3g} s left out", **_NOTE)
-        left_out = ", without those in which nothing was under way" if len(idle) else ""
-        axes[-1, 0].set_xlabel(f"seconds since the first batch{left_out}; dotted: a session begins")
+        told = f"seconds since the first {'batch' if batches else 'request'}"
+        told += ", without those in which nothing was under way" if len(idle) else ""
+        axes[-1, 0].set_xlabel(f"{told}; dotted: a session begins")
         legend = axes[0, 0].get_legend_handles_labels()
         axes[0, 0].figure.legend(*legend, loc="outside lower center", ncols=3, fontsize="small")
 
@@ -253,16 +270,19 @@ def _under_way(spans: npt.NDArray[np.float64], edges: npt.NDArray[np.float64]) -
 
 
 def _draw_lanes(
-    axis: Any, edges: npt.NDArray[np.float64], layers: npt.NDArray[np.float64], tops: Sequence[float]
+    axis: Any, edges: npt.NDArray[np.float64], layers: npt.NDArray[np.float64], tops: Mapping[int, float]
 ) -> None:
-    heights = np.arange(len(ROWS))[::-1]
-    bases = [np.full(len(edges), float(height)) for height in heights]
-    for number, (lane, name) in enumerate(_LAYERS):
+    # Lanes in which nothing was ever under way are in no picture.
+    heights = np.arange(len(tops))[::-1]
+    bases = {lane: np.full(len(edges), float(height)) for lane, height in zip(tops, heights, strict=True)}
+    for number, (lane, name) in ((n, layer) for n, layer in enumerate(_LAYERS) if layer[0] in tops):
         base = bases[lane]
-        bases[lane] = top = base + np.append(0.9 * layers[number] / (tops[lane] or 1.0), 0.0)
+        bases[lane] = top = base + np.append(0.9 * layers[number] / tops[lane], 0.0)
         busy = (top > base) | np.append(False, top > base)[:-1]  # a step needs its end, too
         axis.fill_between(edges, base, top, where=busy, step="post", color=COLOURS[number], linewidth=0, label=name)
-    labels = [f"{name}, ≤ {np.ceil(round(top, 2)):.0f}" for name, top in zip(ROWS, tops, strict=True)]
+    most = [(bases[lane] - height).max() / 0.9 * tops[lane] for lane, height in zip(tops, heights, strict=True)]
+    known = (f"up to {max(1.0, np.ceil(round(at_once, 2))):.0f} at once" if at_once else "none" for at_once in most)
+    labels = [f"{ROWS[lane]}, {text}" for lane, text in zip(tops, known, strict=True)]
     axis.set_yticks(heights, labels, va="bottom", fontsize="small")
     axis.tick_params(axis="y", length=0)
-    axis.set(ylim=(0, len(ROWS)), xlim=(edges[0], edges[-1]))
+    axis.set(ylim=(0, len(tops)), xlim=(edges[0], edges[-1]))

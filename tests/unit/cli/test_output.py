@@ -181,6 +181,20 @@ def test_a_table_that_does_not_fit_is_printed_as_records() -> None:
     assert "┃" in printed(80)
 
 
+@pytest.mark.parametrize("width", [40, 60, 70])
+def test_a_wide_table_is_turned(width: int) -> None:
+    table = Table("part", *(heads := [f"figure {n}" for n in range(7)]), title="Partitions")
+    for part in range(4):
+        table.add_row(str(part), *(f"{1000 * part + n:,} MiB" for n in range(7)))
+    console = ReportConsole(file=io.StringIO(), width=width)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    cells = [cell.strip() for line in lines for cell in re.split("[┃│]", line)]
+    assert all(cells.count(head) == (2 if width == 40 else 1) for head in heads)
+    assert all(cells.count(f"{1000 * part + n:,} MiB") == 1 for part in range(4) for n in range(7))
+    assert max(map(len, lines)) <= width
+
+
 SLURM = {"SLURM_NODEID": "1", "SLURM_PROCID": "5"}
 
 

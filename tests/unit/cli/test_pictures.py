@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,17 @@ import numpy as np
 import pytest
 
 from atta.cli.main import cli
-from atta.cli.pictures import _idle, _phases, _shown, _under_way, draw_graph, draw_run, draw_runs, draw_timeline
+from atta.cli.pictures import (
+    _draw_times,
+    _idle,
+    _phases,
+    _shown,
+    _under_way,
+    draw_graph,
+    draw_run,
+    draw_runs,
+    draw_timeline,
+)
 from atta.errors import ConfigError
 from atta.observe.recording import BatchMark, Recording, ServedSpan, SessionMark, TaskSpan
 from atta.observe.timeline import trace_events
@@ -62,6 +73,7 @@ def test_a_run_is_drawn_with_its_best_epoch_and_times(words: Callable[..., str])
         assert word in found
     assert "fetch" not in found, "daemons fetch while trainers wait"
     assert "mean loss" in words(draw_run, epochs([None]), Watched())
+    assert "80 %" in words(draw_run, measured("val_accuracy", [0.25, 0.75, 1.0]), Watched())
     served = [replace(e, breakdown=dict.fromkeys(SERVER_PHASES, 0.1), eval_seconds=2.0) for e in run]
     assert "external" in words(draw_run, served, Watched("val_loss", rises=False))
 
@@ -72,6 +84,15 @@ def test_the_phases_of_an_epoch_add_up_to_it() -> None:
         layers = _phases(run)
         assert "copy" not in layers, "a thousandth is not to be seen"
         np.testing.assert_allclose(sum(layers.values()), [1.5, 2.5, 3.5])
+
+
+@pytest.mark.parametrize(("count", "bars"), [(1, 1), (2, 2), (60, 0)])
+def test_the_bars_of_few_epochs_do_not_touch(count: int, bars: int) -> None:
+    axis = mpl.figure.Figure().subplots()
+    _draw_times(axis, [replace(e, epoch=n) for n, e in enumerate(epochs([None]) * count)])
+    places = sorted({(bar.get_x(), bar.get_x() + bar.get_width()) for of in axis.containers for bar in of})
+    assert len(places) == bars
+    assert all(end < begin for (_, end), (begin, _) in pairwise(places))
 
 
 def test_nine_groups_of_runs_are_told_apart(words: Callable[..., str], tmp_path: Path) -> None:
@@ -107,17 +128,26 @@ def test_degrees_are_those_of_the_edges(cut: tuple[Path, Path], words: Callable[
     assert first.sum() == np.diff(Dataset.open(cut[1]).book.range("node", 0))
     assert first.sum() + rest.sum() == 600
     assert "in-degree" in words(draw_graph, {"kind": "graph"}, {"paper": np.array([1, 0, 3]), "nobody": np.array([0])})
+    assert "1|2|5|10|20|in-degree" in words(draw_graph, {"kind": "graph"}, {"few": np.bincount([1, 3, 30])})
+    assert "1|10|100|1,000|in-degree" in words(draw_graph, {"kind": "graph"}, {"many": np.bincount([1, 3, 2000])})
 
 
-def test_inspect_draws_what_it_prints(cut: tuple[Path, Path], tmp_path: Path) -> None:
+def test_inspect_draws_what_it_prints(
+    cut: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "p.svg"), "--quiet"]
     cli.main(["inspect", str(cut[1]), *options], standalone_mode=False)
+    assert capsys.readouterr() == ("", ""), "with --quiet nothing is said"
+    cli.main(["inspect", str(cut[1]), "--json", *options[2:4]], standalone_mode=False)
+    said = capsys.readouterr()
+    assert said.err == f"wrote {tmp_path / 'p.svg'}\n"
+    assert json.loads(said.out)["kind"] == "dataset"
     quality = json.loads((tmp_path / "r.json").read_text())["quality"]
     text = (tmp_path / "p.svg").read_text()
     assert f"edges cut: {quality['edge_cut']:.2%}" in text
     assert f"HALO vertices per own vertex: {quality['halo_ratio']:.3f}" in text
     for part in quality["parts"]:
-        assert f">{part['cut_edges'] / part['edges']['node__to__node']:.0%}<" in text
+        assert f">{part['cut_edges'] / part['edges']['node__to__node']:.2%}<" in text
     with pytest.raises(Exception, match="--plot: goes without --sample"):
         cli.main(["inspect", str(cut[1]), "--sample", "1", *options], standalone_mode=False)
     with pytest.raises(ConfigError, match="no such folder"):
@@ -161,10 +191,13 @@ def test_a_timeline_has_a_row_for_each_daemon_and_begins_with_the_first_batch(wo
     found = words(draw_timeline, trace_events(recordings))
     for recording in recordings:
         assert f"part {recording.part} at {recording.address}" in found
-    assert found.count("batches, ≤ 2") == found.count("network, ≤ 1") == found.count("served, ≤ 0") == 3
+    assert "seconds since the first batch" in found
+    assert found.count("batches, up to 2 at once") == found.count("network, up to 1 at once") == 3
+    assert "served" not in found, "a lane in which nothing was is not shown"
     assert "batches that wait" in found
     assert "s left out" not in found
-    assert "seconds" in words(draw_timeline, trace_events([replace(recordings[0], entries=())]))
+    with pytest.raises(ConfigError, match="nothing was under way, so nothing to draw: trace while a run trains"):
+        words(draw_timeline, trace_events([replace(recordings[0], entries=())]))
     late = [mark._replace(at=mark.at + 60.0, batch=mark.batch + 2, dag=mark.dag + 2) for mark in marks]
     parted = words(draw_timeline, trace_events([replace(recordings[0], now=70.0, entries=(*entries, *late))]))
     assert "57 s left out" in parted

@@ -75,6 +75,11 @@ def test_runs_that_differ_only_in_the_seed_are_a_group() -> None:
     assert second.by_seed("test") == [0.6875, 0.4375], "a repeated seed counts once"
     assert found.compared == "test"
     assert "too few seeds: 2 and 3" in found.differences[1].said
+    told = report(0.5)
+    told.config = replace(told.config, data=None, cluster="c.toml")
+    assert [group.name for group in compare_runs({"a": told, "b": report(0.5)}).groups] == ["cluster=c.toml", "data=x"]
+    patient = {"a": report(0.5, patience=3), "b": report(0.5)}
+    assert [group.name for group in compare_runs(patient).groups] == ["patience=3", "no patience"]
     (alone,) = compare_runs({"a": report(0.5)}).groups
     assert (alone.name, alone.spread("test")) == ("all runs", [0.4375])
 
@@ -95,11 +100,11 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
     assert second["against_first"]["p"] == pytest.approx(welch(a, b))
     assert first["mean_and_deviation"]["validation"][1] == pytest.approx(statistics.stdev([0.5, 0.51, 0.54]))
     assert [run["seed"] for run in first["runs"].values()] == [0, 1, 2]
-    for text in ("hidden=256", "hidden=64", f"p = {welch(a, b):.3g}", "0.7667 ± 0.0208", "(Welch, Bonferroni)"):
+    for text in ("hidden=256", "hidden=64", f" {welch(a, b):.3g} ", "76.67 ± 2.08 %", "+25.00 points"):
         assert text in done.output
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     alone = CliRunner().invoke(cli, ["compare", files[0]], catch_exceptions=False).output
-    assert "0.5000 ± " not in alone
+    assert "50.00 % " in alone
     assert "bytes" in alone
 
 
@@ -108,7 +113,7 @@ def test_bytes_have_no_column_where_none_were_sent(tmp_path: Path) -> None:
     told.epochs = [replace(e, remote_bytes=0.0, exchanged_bytes=0.0) for e in told.epochs]
     (tmp_path / "r.json").write_text(json.dumps(told.to_json()))
     shown = CliRunner().invoke(cli, ["compare", str(tmp_path / "r.json")], catch_exceptions=False).output
-    assert "0.5000" in shown
+    assert "50.00 %" in shown
     assert "bytes" not in shown
 
 

@@ -247,7 +247,7 @@ def _print_report(report: dict[str, Any]) -> None:
             f"{name} {quality['balance'][name]:.3f}" for name in _BALANCED if name in quality["balance"]
         )
         console.print(f"edge cut {quality['edge_cut']:.2%}, HALO ratio {quality['halo_ratio']:.3f}")
-        console.print(f"balance (maximum / mean): {balance}")
+        console.print(f"balance, max/mean: {balance}")
         for line in missed_lines(quality):
             console.print(line)
         console.print(_placement_table(report["placement"]))
@@ -321,16 +321,10 @@ def _parts_table(report: dict[str, Any]) -> Table:
 
 
 def _placement_table(servers: list[dict[str, Any]]) -> Table:
-    table = Table(
-        "server", "partition", "vertices", "in-edges", "training vertices", "HALO", "trainers", "each trains on",
-        title="Placement with atta train",
-    )  # fmt: skip
+    table = Table("partition", "training vertices", "trainer ranks", "each trains on", title="Placement by atta train")
     for place in servers:
-        ranks = [t["rank"] for t in place["trainers"]]
-        each = [t["training_vertices"] for t in place["trainers"]]
-        figures = (place[key] for key in ("vertices", "in_edges", "training_vertices", "halo"))
-        number = str(place["server"])
-        table.add_row(number, number, *(f"{f:,}" for f in figures), _span(ranks), _span(each))
+        trainers = (_span([t[key] for t in place["trainers"]]) for key in ("rank", "training_vertices"))
+        table.add_row(str(place["server"]), f"{place['training_vertices']:,}", *trainers)
     return table
 
 

@@ -135,9 +135,10 @@ def _grouped(reports: Mapping[str, TrainReport]) -> list[RunGroup]:
     varied = [s for s in first if s not in _BESIDE and any(c[s] != first[s] for c in configs.values())]
     found: dict[str, dict[str, TrainReport]] = {}
     for file, config in configs.items():
-        texts = ((s, ",".join(map(str, v)) if isinstance(v := config[s], tuple) else v) for s in varied)
-        name = " ".join(f"{setting.replace('_', '-')}={text}" for setting, text in texts)
-        found.setdefault(name or "all runs", {})[file] = reports[file]
+        given = {s.replace("_", "-"): v for s in varied if (v := config[s]) is not None}
+        texts = (f"{s}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for s, v in given.items())
+        name = " ".join(texts) or " ".join(f"no {s.replace('_', '-')}" for s in varied) or "all runs"
+        found.setdefault(name, {})[file] = reports[file]
     return [RunGroup(name, of) for name, of in found.items()]
 
 
