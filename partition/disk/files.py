@@ -291,7 +291,7 @@ def read_sealed(path: Path, what: str, fmt: str, version: int) -> dict[str, Any]
     replacement of the folder that was cut short."""
     recover(path.parent)
     if not (folder := path.parent).is_dir():
-        raise DataError(folder, f"no such folder; not {what}{near_path(folder, path.name)}")
+        raise DataError(folder, f"no such folder, so not {what}{near_path(folder, path.name)}")
     try:
         with open_regular(path) as file:
             content = file.read()

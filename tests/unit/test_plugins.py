@@ -79,6 +79,9 @@ def test_installed_parts_stand_beside_atta_s_and_never_replace_them(place: Path)
     assert "chunks" in PARTITION_METHODS
     assert "chunks" not in [*PARTITION_METHODS], "iteration loads and gives no plug-in"
     assert [str(plugin) for plugin in PARTITION_METHODS.plugins().values()] == [f"'chunks' ({chunks}, of cuts 1.0)"]
+    told = json.loads(CliRunner().invoke(cli, ["plugins", "--json", "-"]).output)["plugins"]
+    fault = "not used, as Atta has one of this name: announce yours by another"
+    assert {plugin["name"]: plugin["fault"] for plugin in told} == {"chunks": "", "metis": fault}
     cure = "one of your own needs its package or --plugin: atta plugins lists all"
     with pytest.raises(UnknownNameError, match=rf"^unknown partition method 'chunk'; did you mean 'chunks'\? {cure}$"):
         make_method("chunk")

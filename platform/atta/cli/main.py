@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import namedtuple
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -26,6 +27,7 @@ _COMMANDS = {
     "partition": ("graphs.partition", "Cut a graph into partitions."),
     "deploy": ("graphs.tables", "Copy what one daemon needs of a partitioned dataset."),
     "inspect": ("graphs.data", "Verify and describe a graph or a partitioned dataset."),
+    "simulate": ("simulate", "Compute what a cluster of any size would do."),
     "plan": ("graphs.partition", "Estimate what partitioning takes, or which training strategy is fastest."),
     "render": ("cluster.rendering.command", "Write what Kubernetes, Slurm or systemd need to run a cluster."),
     "serve": ("cluster.serve", "Serve one partition until SIGTERM."),
@@ -46,10 +48,17 @@ _COMMANDS = {
     "predict": ("predict", "Compute embeddings, scores or classes of vertices with a trained model."),
     "bench": ("", "Measure against physical limits and peers."),
     "chaos": ("", "Kill and starve the processes of a small cluster, and check what they deliver."),
-    "simulate": ("simulate", "Compute what a cluster of any size would do."),
     "plugins": ("plugins", "List methods, models and others, and the packages that they come from."),
 }
 """By name: the module of a command (empty: another package registers it), and a sentence about it."""
+# Headings of the list of commands, each by the first command below it.
+_HEADINGS = {
+    "demo": "To begin with",
+    "schema": "Graphs",
+    "simulate": "Clusters",
+    "train": "Training",
+    "bench": "Atta itself",
+}
 _BENCH = ("bench", "chaos")
 """Commands that the package in ``bench`` registers."""
 
@@ -74,8 +83,11 @@ class _LazyGroup(click.Group):
             raise click.Abort from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+        rows = [(name, summary) for name, (_, summary) in _COMMANDS.items()]
+        begins = [place for place, (name, _) in enumerate(rows) if name in _HEADINGS]
+        for (begin, end), heading in zip(pairwise([*begins, len(rows)]), _HEADINGS.values(), strict=True):
+            with formatter.section(heading):
+                formatter.write_dl(rows[begin:end])
 
 
 def _registered(name: str) -> click.Command:

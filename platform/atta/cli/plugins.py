@@ -23,6 +23,8 @@ def plugins(json_file: str | None, *, check: bool) -> None:
     kinds = [(registry, p) for registry in registries() for p in registry.plugins().values() if p.group]
     found = [_described(registry, p, _fault(registry, p) if check or not p.place else "") for registry, p in kinds]
     found += [_described(None, plugin, _fault(None, plugin)) for plugin in named() if not plugin.group]
+    taken = "not used, as Atta has one of this name: announce yours by another"
+    found += [_described(each, plugin, taken) for each in registries() for plugin in each.hidden()]
     names = {registry.kind: [*registry] for registry in registries()}
     write_json(json_file, {"schema": 1, "names": names, "plugins": found})
     if json_file != "-":

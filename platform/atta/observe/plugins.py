@@ -88,6 +88,10 @@ class OpenRegistry(dict[str, T]):
         mine = [*_installed(self.group), *(plugin for plugin in named() if plugin.group in ("", self.group))]
         return {plugin.name: plugin for plugin in mine if not dict.__contains__(self, plugin.name)}
 
+    def hidden(self) -> list[Plugin]:
+        """Plug-ins of packages that nobody can use: Atta has a part of their name."""
+        return [plugin for plugin in _installed(self.group) if dict.__contains__(self, plugin.name)]
+
     def unknown(self, name: object) -> UnknownNameError:
         """The error about a name that is not there. It lists those that are."""
         known = [*self, *(plugin.name for plugin in self.plugins().values() if plugin.group)]

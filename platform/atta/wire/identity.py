@@ -68,9 +68,8 @@ class Identity:
 
 
 def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
-    """Refuse a request that is meant for ``meant`` but has reached ``found``, which listens at ``address``. Raises
-    WrongDatasetError: the request names another partition or dataset, or none; RestartedError: the request names
-    another process, or none."""
+    """Refuse a request for ``meant`` that has reached ``found`` at ``address``. Raises WrongDatasetError: it names another
+    partition or dataset, or none; RestartedError: another process, or none."""
     if bound is Bound.NOTHING:
         return
     incomplete = meant.part is None or not meant.dataset_id
@@ -81,9 +80,7 @@ def check(found: Identity, meant: Identity, bound: Bound, address: str) -> None:
         raise WrongDatasetError(address, f"serves {found}, not {meant}")
     if bound is Bound.PROCESS and meant.incarnation != found.incarnation:
         raise RestartedError(
-            address,
-            f"has been started anew (it is incarnation {found.incarnation} of the daemon of partition {found.part}, not "
-            f"{meant.incarnation or '(none named)'}): the sessions of before are gone",
+            address, f"has been started anew: the daemon of partition {found.part} knows no sessions of before"
         )
 
 

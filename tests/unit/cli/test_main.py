@@ -166,7 +166,7 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         f"predict --data {tmp_path}/none --out {tmp_path}/o --checkpoint {tmp_path}": "none: no such folder",
         f"check models:net --data {tmp_path}/none": "none: no such folder",
         f"plan --strategy auto --data {tmp_path}/none": "none: no such folder",
-        f"train --data {tmp_path}/demo-2": f"no such folder; not a partitioned dataset; did you mean {tmp_path}/demo-2p?",
+        f"train --data {tmp_path}/demo-2": f"no such folder, so not a partitioned dataset; did you mean {tmp_path}/demo-2p?",
         f"inspect {tmp_path}/demo-2": f"no such folder; did you mean {tmp_path}/demo-2p?",
         f"import table {tmp_path}/A.cvs x": f"no such file or folder; did you mean {tmp_path}/a.csv?",
         f"schema {tmp_path}/demo2p": f"no such folder; did you mean {tmp_path}/demo-2p?",

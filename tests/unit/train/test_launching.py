@@ -251,7 +251,7 @@ CAUSES: list[tuple[dict[int, Any], dict[int, int], dict[str, Any], type[Exceptio
      "trainer 2 failed: ZeroDivisionError: first"),
     # 0 and 2 waited for 1, which the launcher has ended, or for 1 and 3, which still ran.
     ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: TERM}, {"ranks": range(3)}, TrainerLostError,
-     "trainer 1 did not answer the others within --rank-timeout"),
+     "trainer 1 did not answer the others in time (--rank-timeout)"),
     ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: TERM}, {"ranks": range(4)}, TrainerLostError, "trainers 1, 3 did not answer"),
     ({0: LATE, 2: LATE}, {0: 1, 2: 1, 1: KILL}, {"silent": {1: 3.04}, "ranks": range(3)}, TrainerLostError,
      "trainer 1 gave no sign of life for 3.0 s: stopped, or cut off?"),

@@ -20,7 +20,7 @@ from atta.client.loaders.sampled import Origin
 from atta.client.loaders.seeds import InputNodes, batches_of, node_seeds
 from atta.client.loaders.subgraphs import EDGE_ORDERS, in_file_order, with_reverses
 from atta.client.sessions.cursor import Cursor, StreamPlace, request_digest
-from atta.client.sessions.resuming import ResumingStream, Search
+from atta.client.sessions.resuming import RECONNECT_S, ResumingStream, Search
 from atta.client.sessions.stream import BatchStream
 from atta.errors import AttaError, ConfigError, known_name
 from atta.kvstore.store import known_codec
@@ -129,7 +129,7 @@ class DagLoader:
         job: str | None = None,
         epochs: int | None = None,
         share: float = 1.0,
-        reconnect: float = 60.0,
+        reconnect: float = RECONNECT_S,
         home: int | None = None,
         **torch_options: Any,
     ) -> None:

@@ -48,7 +48,7 @@ class ServerTrainer(EpochLoop[CooperativeSettings]):
         schema.split_size(schema.node_types[0], "train")
         trainers_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(config.trainers)))  # set by torch's launcher
         self.groups = ServerGroups(
-            config.server_size, machines_per_server(config.server_size, trainers_here), timeout_s=config.rank_timeout
+            config.server_size, machines_per_server(config.server_size, trainers_here), timeout_s=config.answer_s
         )
         torch.manual_seed(config.seed)
         self.begin_with(whole_model(config, self.channels, self.outputs))

@@ -58,7 +58,9 @@ def first_cause(
     timed_out = any("timed out" in record["message"].lower() and _lost_connection(record) for record in records)
     if timed_out and late and not others:
         names = "trainer" if len(late) == 1 else "trainers"
-        return TrainerLostError(f"{names} {', '.join(map(str, late))} did not answer the others within --rank-timeout")
+        return TrainerLostError(
+            f"{names} {', '.join(map(str, late))} did not answer the others in time (--rank-timeout)"
+        )
     if killed and (cut_off or not records):
         # The launcher stops the others by SIGTERM too.
         who = f"trainer {min(killed)}" if len(killed) == 1 else "a trainer"

@@ -14,7 +14,7 @@ from typing import Any
 
 import atta
 from atta.client.cluster import connect_all
-from atta.errors import AttaError, ConfigError
+from atta.errors import AttaError, ConfigError, RemoteError, TrainerLostError
 from atta.observe.lastwords import counted, printable
 from atta.observe.machine.held import OwnFolder
 from atta.partition.deploy import described_dataset
@@ -108,11 +108,11 @@ def _fit(config: TrainConfig, nodes: Nodes, so_far: TrainReport) -> TrainReport:
         run = partial(_attempt, attempts, config, task, nodes, Path(folder))
         try:
             return attempts.until_done(run, lambda error: _tell(_restart(attempts, config, error)))
-        except StoppedError as error:
-            raise AttaError(str(error)) from None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, StoppedError, RemoteError, TrainerLostError) as error:
             if config.verbose and config.checkpoint is not None and nodes.rank == 0 and _newest(config.checkpoint):
                 _tell(f"{config.checkpoint} holds the run; --resume goes on with it")
+            if isinstance(error, StoppedError):
+                raise AttaError(str(error)) from None
             raise
         finally:
             for attempt in range(attempts.failed + 1):

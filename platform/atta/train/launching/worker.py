@@ -65,7 +65,7 @@ def run(
         Display(alone).line(f"fewer GPUs than the {trainers} trainers of this machine: they compute on the CPU")
     joined = dist.is_initialized()
     if not joined:
-        limit = timedelta(seconds=config.rank_timeout)
+        limit = timedelta(seconds=config.answer_s)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=limit, **_meeting(limit))
     with connect_handed({"addresses": addresses, "tls": tls, "file": file}) as cluster:
         trainer = STRATEGIES[config.strategy].trainer(config.own, cluster, device)

@@ -110,6 +110,13 @@ class TrainSettings:
     verbose: Annotated[bool, NoOption("the command has --quiet, its opposite")] = True
 
     @property
+    def answer_s(self) -> float:
+        """Seconds that trainers wait for each other: one may wait for a daemon that has gone, and shall say so first."""
+        from atta.client.sessions.resuming import RECONNECT_S
+
+        return max(self.rank_timeout, 2 * RECONNECT_S)
+
+    @property
     def depth(self) -> int:
         """Number of layers."""
         return self.layers or DEFAULT_LAYERS
