@@ -53,6 +53,7 @@ def reference(cli: click.Command) -> str:
         for name in getattr(command, "strategies", ()):
             context.meta["atta.cli.options"] = name  # as if --strategy named it
             lines += ["", f"### {context.command_path} --strategy {name}", "", *_help(command, context)]
+        context.meta.pop("atta.cli.options", None)  # contexts share it
     return "\n".join(lines) + "\n"
 
 
