@@ -310,6 +310,7 @@ def test_what_cannot_be_looked_at_is_named(error: int, monkeypatch: pytest.Monke
 
 
 def test_commands_name_the_folder_that_they_cannot_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atta.observe.logs.configure", lambda **_: None)  # it is for a whole process
     with pytest.raises(ConfigError, match=r"^--work /proc/x: cannot be written to: "):
         cli.main(["bench", "kv", "--quiet", "--work", "/proc/x"], standalone_mode=False)
     with pytest.raises(ConfigError, match="--snapshots /proc/snapshots: /proc: cannot be written to"):
