@@ -381,13 +381,13 @@ def need_torch(what: str, *, quiet: bool = False) -> None:
     """Check that ``what`` has its packages, and say on a terminal that they are loaded. ConfigError: install them."""
     need(what, "torch", "torch_geometric")
     if not quiet:
-        tell_loading("PyTorch")
+        tell("loading PyTorch")
 
 
-def tell_loading(what: str) -> None:
-    """Say on a terminal that ``what`` is imported now, before which nothing else can be said."""
+def tell(text: str) -> None:
+    """Say on a terminal what takes a while now, before which nothing else can be said."""
     if sys.stderr.isatty():
-        echo(f"loading {what}", err=True)
+        echo(text, err=True)
 
 
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace DST if it is a folder that Atta wrote.")
