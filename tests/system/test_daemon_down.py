@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import atta
+from atta.cli.main import cli
+from atta.errors import RemoteError
 from tests.addresses import held_addresses
 from tests.system.conftest import SmallGraph
 
@@ -60,11 +62,31 @@ def test_status_names_the_daemon_that_is_down(half: tuple[str, str, str], tmp_pa
     assert re.search(rf"^1 +{silent} +down +-", done.stdout, re.MULTILINE)
     assert "no daemon answers" not in done.stdout
     assert done.stderr.startswith(f"atta: error: 1 of 2 daemons failed: part 1 at {silent}: no daemon")
-    assert done.stderr.endswith(f"(atta serve --data DATASET --part 1 --listen {silent} starts one)\n")
+    hint = "(start again, with all options as before: "
+    assert done.stderr.endswith(f"{hint}atta serve --part 1 --listen {silent} ...)\n")
     daemons = json.loads((tmp_path / "status.json").read_text())["daemons"]
     assert daemons[0]["error"] is None
     assert "no daemon answers" in daemons[1]["error"]
     assert daemons[1]["up_since"] is None
+
+
+def test_status_tells_how_each_of_many_is_started_again() -> None:
+    silent = held_addresses(6)
+    done = run("status", "--cluster", ",".join(silent))
+    starts = ", ".join(f"atta serve --part {part} --listen {silent[part]} ..." for part in range(4))
+    assert done.stderr.endswith(f": {starts} and 2 more)\n")
+
+
+def test_status_tells_a_terminal_what_it_waits_for(
+    half: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, silent, target = half
+    command = ["status", "--cluster", target, "--wait", "1s"]
+    for terminal, told in ((True, f"waiting for part 1 at {silent}\n"), (False, "")):
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal)
+        with pytest.raises(RemoteError):
+            cli.main(command, standalone_mode=False)
+        assert capsys.readouterr().err == told
 
 
 def test_daemons_that_do_not_belong_together_are_named(pair: atta.LocalCluster) -> None:

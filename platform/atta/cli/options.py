@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE, Parsed, tell_loading
+from atta.cli.output import DURATION, INTS, MILLISECONDS, NAMES, NUMBERS, PARTS, RATE, SIZE, Parsed, tell
 from atta.errors import ConfigError, UnknownNameError, blaming, known_name
 from atta.observe.plugins import OpenRegistry, unknown_name, use
 from atta.observe.settings import Option, Setting, SettingField, named_settings, settings_of
@@ -99,7 +99,7 @@ class NameOf(click.Choice[str]):
 
 def _used(text: str) -> str:
     """``text``, whose part is known from now on. A value of a file of options is read twice."""
-    tell_loading(text)
+    tell(f"loading {text}")
     use(text)
     return text
 

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement, measure_renderables
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from atta.errors import ConfigError, blaming
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 
 
 class PlainConsole(Console):
-    """Shows names, errors and data as they are, or escaped where a terminal would obey them. Rich lets those through.
-    ``[fd09::1]`` and names with brackets or colons are no markup."""
+    """Shows names, errors and data as they are, such as ``[fd09::1]``, or escaped where a terminal would obey them."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -64,15 +64,26 @@ class ReportConsole(PlainConsole):
         """``shown`` with something narrower in place of the tables that do not fit, also those of a group."""
         if isinstance(shown, Group):
             return Group(*map(self._fitting, shown.renderables))
-        if not isinstance(shown, Table) or self._needed(shown)[0] <= self.width:
+        if not isinstance(shown, Table) or self._needed(shown)[1] <= self.width:
+            return shown
+        if (spare := self.width - self._needed(shown)[0]) >= 0:
+            self._share_out(spare, shown.columns)
             return shown
         tries = (turned(shown, most) for most in range(self.width // 4, int(shown.row_count > 1), -1))
         tables: list[Table] = next((t for t in tries if all(self._needed(one)[1] <= self.width for one in t)), [])
         return Group(*tables) if tables else records(shown)
 
-    def _needed(self, table: Table) -> tuple[int, int]:
+    def _needed(self, *shown: RenderableType) -> Measurement:
         # The width without a word cut, and without a line broken.
-        return self.measure(table, options=self.options.update(width=10_000))
+        return measure_renderables(self, self.options.update(width=10_000), shown)
+
+    def _share_out(self, spare: int, columns: Sequence[Column]) -> None:
+        # Rich would take all that lacks from the widest columns, and cut their words.
+        needed = [(self._needed(column.header, *column.cells).clamp(column.min_width), column) for column in columns]
+        needed.sort(key=lambda of: of[0].span)
+        for left, ((least, most), column) in zip(range(len(needed), 0, -1), needed, strict=True):
+            column.width = min(most, least + spare // left)
+            spare -= column.width - least
 
 
 def turned(table: Table, most: int) -> list[Table]:
@@ -349,7 +360,7 @@ def progress_bars(quiet: bool) -> Iterator[Bars]:
 
 
 def printer() -> Console:
-    """A console for reports. In files and pipes tables get the width that they need, unless COLUMNS is set."""
+    """A console for reports. In files and pipes there is room for wide tables, unless COLUMNS is set."""
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
     return ReportConsole(width=width)
@@ -370,13 +381,13 @@ def need_torch(what: str, *, quiet: bool = False) -> None:
     """Check that ``what`` has its packages, and say on a terminal that they are loaded. ConfigError: install them."""
     need(what, "torch", "torch_geometric")
     if not quiet:
-        tell_loading("PyTorch")
+        tell("loading PyTorch")
 
 
-def tell_loading(what: str) -> None:
-    """Say on a terminal that ``what`` is imported now, before which nothing else can be said."""
+def tell(text: str) -> None:
+    """Say on a terminal what takes a while now, before which nothing else can be said."""
     if sys.stderr.isatty():
-        echo(f"loading {what}", err=True)
+        echo(text, err=True)
 
 
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace DST if it is a folder that Atta wrote.")

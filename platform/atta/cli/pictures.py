@@ -11,11 +11,14 @@ import numpy.typing as npt
 from atta.cli.figures import COLOURS, figure
 from atta.errors import ConfigError
 from atta.observe.timeline import ROWS, Event
-from atta.train.reports.epochs import EpochReport, Watched, best_epoch
+from atta.train.reports.epochs import PHASES, SERVER_PHASES, EpochReport, Watched, best_epoch
 
-_DASHES = ("-", "--", ":", "-.")
+# Of curves that hide each other each later one has wider gaps, through which the earlier ones are seen.
+_DASHES = ("-", *((0, (3, 3 * gap)) for gap in (1, 2, 3)))
 _MOST_LABELS = 16
 """Bars that have numbers of their own."""
+_PHASE_COLOURS = dict(zip(dict.fromkeys(PHASES + SERVER_PHASES), (*COLOURS, "#f0e442"), strict=True))
+_PHASE_COLOURS |= {"other": "#7b8794", "evaluation": "#cbd3da"}
 _BINS = 900
 _GAP = 0.05  # time without work is left out where it is longer than a second and than this share of the time with work
 _NOTE: Mapping[str, Any] = {"rotation": 90, "fontsize": "x-small", "ha": "right", "backgroundcolor": "#ffffffb0"}
@@ -58,9 +61,11 @@ def draw_runs(path: str, groups: Mapping[str, Sequence[Sequence[EpochReport]]], 
     with figure(path, (12, 3.6 + 0.22 * -(-len(groups) // across)), columns=3) as axes:
         for number, (name, runs) in enumerate(groups.items()):
             judged = [_points(run, f"val_{metric}") for run in runs]
-            _bundle(axes[0], [[(e.epoch, e.loss) for e in run] for run in runs], number, name)
-            _bundle(axes[1], judged, number)
-            _bundle(axes[2], [_by_time(run, points) for run, points in zip(runs, judged, strict=True)], number)
+            wider = (len(groups) - 1) // len(_DASHES) - number // len(_DASHES)  # than a later one with the same dashes
+            how: dict[str, Any] = {"linestyle": _DASHES[number % len(_DASHES)], "linewidth": 1.8 + 1.4 * wider}
+            _bundle(axes[0], [[(e.epoch, e.loss) for e in run] for run in runs], number, name, **how)
+            _bundle(axes[1], judged, number, **how)
+            _bundle(axes[2], [_by_time(run, points) for run, points in zip(runs, judged, strict=True)], number, **how)
         axes[0].set(xlabel="epoch", ylabel="mean loss")
         for axis in axes[:2]:
             axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
@@ -101,14 +106,16 @@ def _curve(axis: Any, points: Sequence[tuple[float, float]], number: int, label:
         axis.plot(*zip(*points, strict=True), label=label or None, **how)
 
 
-def _bundle(axis: Any, curves: Sequence[Sequence[tuple[float, float]]], number: int, label: str = "") -> None:
+def _bundle(
+    axis: Any, curves: Sequence[Sequence[tuple[float, float]]], number: int, label: str = "", **how: Any
+) -> None:
     """Curves of one colour, and the mean as far as all go, which has the label."""
     curves = [curve for curve in curves if curve]
     for curve in curves if len(curves) > 1 else ():
         _curve(axis, curve, number, alpha=0.3, linewidth=0.8, marker=None)
     shared = min(map(len, curves), default=0)
     mean = np.mean([curve[:shared] for curve in curves], axis=0) if shared else np.zeros((0, 2))
-    _curve(axis, [(x, y) for x, y in mean], number, label, linewidth=1.8, marker="." if shared == 1 else None)
+    _curve(axis, [(x, y) for x, y in mean], number, label, marker="." if shared == 1 else None, **how)
 
 
 def _phases(epochs: Sequence[EpochReport]) -> dict[str, npt.NDArray[np.float64]]:
@@ -126,10 +133,9 @@ def _phases(epochs: Sequence[EpochReport]) -> dict[str, npt.NDArray[np.float64]]
 def _draw_times(axis: Any, epochs: Sequence[EpochReport]) -> None:
     """A bar for each epoch. A first one that takes long does not make the others too small to see."""
     numbers, layers = np.arange(epochs[0].epoch, epochs[-1].epoch + 1), _phases(epochs)
-    colours = {**dict(zip(layers, COLOURS, strict=False)), "other": "#7b8794", "evaluation": "#cbd3da"}
     base = np.zeros(len(epochs))
     for name, values in layers.items():
-        how = {"label": name, "color": colours[name]}
+        how = {"label": name, "color": _PHASE_COLOURS[name]}
         if len(epochs) <= 50:
             axis.bar(numbers, values, bottom=base, **how)
         else:  # no room for gaps

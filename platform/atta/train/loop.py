@@ -144,7 +144,7 @@ class EpochLoop(abc.ABC, Generic[Settings]):
                 show(epochs[-1])
                 stops = self._stops(epochs)
                 self._save(epochs, last=stops or len(epochs) == self.config.epochs)
-                self.display.line(epochs[-1].line())  # whoever sees it may press Ctrl-C: everything is kept
+                self.display.epoch(epochs[-1])  # whoever sees it may press Ctrl-C: everything is kept
         if stops and patience:
             metric = self.watched.metric.replace("val_", "validation ", 1)
             self.display.line(f"no better {metric} for {counted(patience, 'evaluation')}: stopping")

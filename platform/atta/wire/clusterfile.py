@@ -339,11 +339,11 @@ def await_names(
     if not missing:
         return
     until = clock() + within_s
-    tell(f"waiting up to {within_s:g} s for the host names {_listed(missing)}")
+    tell(f"waiting up to {within_s:g} s for the host names {listed(missing)}")
     while missing:
         left = until - clock()
         if left <= 0:
-            raise UnavailableError(_listed(missing), f"the host name has no address after {within_s:g} s")
+            raise UnavailableError(listed(missing), f"the host name has no address after {within_s:g} s")
         sleep(min(RETRY_S, left))
         missing = _without(missing, known)
 
@@ -352,5 +352,6 @@ def _without(hosts: Sequence[str], known: Callable[[str], bool]) -> list[str]:
     return [host for host in hosts if not known(host)]
 
 
-def _listed(hosts: Sequence[str]) -> str:
-    return ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+def listed(names: Sequence[str]) -> str:
+    """The first of ``names``, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -171,6 +171,25 @@ def test_no_word_is_cut(width: int) -> None:
     assert printed(width, grouped=True) == "before\n" + said
 
 
+@pytest.mark.parametrize("width", [32, 40, 44, 46, 60, 67, 68, 69, 80])
+@pytest.mark.parametrize("least", [None, 30])
+def test_lines_are_broken_before_words_and_borders_are_kept(width: int, least: int | None) -> None:
+    rows = [("users", "x f4[16]\nmemory f4[3]", "train 800, val 200"), ("users__follow__users", "weight f4", "")]
+    table = Table("type", "tables")
+    table.add_column("splits", min_width=least)
+    for row in rows:
+        table.add_row(*row)
+    console = ReportConsole(file=io.StringIO(), width=width)
+    console.print(table)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    words = [word for line in lines for word in re.split("[┃│ ]+", line)]
+    assert {word for row in rows for cell in row for word in cell.split()} <= {*words}
+    assert "…" not in words
+    if "┃" in "".join(lines):
+        assert {line[-1] for line in lines} <= {*"┓┃┩│┘"}
+    assert max(map(len, lines)) <= width
+
+
 def test_a_table_that_does_not_fit_is_printed_as_records() -> None:
     lines = [line.strip() for line in printed(20).splitlines()]
     assert lines == [

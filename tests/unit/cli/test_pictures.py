@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atta.cli.figures import COLOURS
 from atta.cli.main import cli
 from atta.cli.pictures import (
     _draw_times,
@@ -86,6 +87,18 @@ def test_the_phases_of_an_epoch_add_up_to_it() -> None:
         np.testing.assert_allclose(sum(layers.values()), [1.5, 2.5, 3.5])
 
 
+def test_a_phase_has_the_same_colour_in_every_picture() -> None:
+    colours = dict[str, set[Any]]()
+    for breakdown in ({"wait": 0.25, "compute": 0.25}, {"compute": 0.5}, dict.fromkeys(SERVER_PHASES, 0.1)):
+        axis = mpl.figure.Figure().subplots()
+        _draw_times(axis, [replace(e, breakdown=breakdown) for e in epochs([None] * 2)])
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            colours.setdefault(name, set()).add(handle[0].get_facecolor())
+    assert {*colours} == {*SERVER_PHASES, "wait", "other", "evaluation"}
+    assert {len(found) for found in colours.values()} == {1}
+    assert len(set.union(*colours.values())) == len(colours)
+
+
 @pytest.mark.parametrize(("count", "bars"), [(1, 1), (2, 2), (60, 0)])
 def test_the_bars_of_few_epochs_do_not_touch(count: int, bars: int) -> None:
     axis = mpl.figure.Figure().subplots()
@@ -102,11 +115,23 @@ def test_nine_groups_of_runs_are_told_apart(words: Callable[..., str], tmp_path:
     assert all(name in found for name in groups)
     assert found.count("validation mae") == 2
     lines = re.findall(
-        r'style="(fill: none; stroke[^"]*stroke-width: 1\.8[^"]*)"', (tmp_path / "picture.svg").read_text()
+        r'style="(fill: none; stroke[^"]*stroke-width: (?:4\.6|3\.2|1\.8)[^"]*)"',
+        (tmp_path / "picture.svg").read_text(),
     )
     assert len(set(lines)) == 9, "colours and dashes differ"
-    draw_runs(str(tmp_path / "picture.png"), groups, Watched("val_mae", rises=False))
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_runs_with_the_same_curve_are_all_seen(count: int, tmp_path: Path) -> None:
+    run = measured("val_mae", [0.5, 0.25, 0.125, 0.125])
+    picture = tmp_path / "picture.png"
+    draw_runs(str(picture), {f"lr=0.{n}": [run] for n in range(count)}, Watched("val_mae", rises=False))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    pixels = pytest.importorskip("matplotlib.image").imread(picture)[:500, 150:, :3]  # without legend and axes
+    seen = {
+        "#" + bytes(pixel).hex() for pixel in np.unique((pixels * 255).round().astype(np.uint8).reshape(-1, 3), axis=0)
+    }
+    assert set(COLOURS[:count]) <= seen
 
 
 def test_axes_of_epochs_have_whole_numbers(words: Callable[..., str]) -> None:

@@ -66,7 +66,9 @@ def test_losses_are_finite_and_lines_go_to_terminals_and_files(monkeypatch: pyte
         with pytest.raises(NonFiniteError, match=r"^epoch 1: losses have an infinity or NaN"):
             replace(epochs([None, None])[1], loss=loss).check_loss()
     assert "val" not in epochs([None])[0].line()
-    assert "val 50.00 %" in epochs([0.5])[0].line()
+    whole = epochs([0.5])[0].line()
+    assert "val 50.00 %" in whole
+    assert whole.endswith("sync 0.10]")
     monkeypatch.setenv("TERM", "xterm")
     found = []
     for screen, enabled in ((Terminal(), True), (io.StringIO(), True), (Terminal(), False)):
@@ -87,6 +89,15 @@ def test_losses_are_finite_and_lines_go_to_terminals_and_files(monkeypatch: pyte
         Display(True).line("epoch 4 is done")
         found.append("nobody reads it")
     assert found[-1] == "nobody reads it"
+    for screen, columns, line in (
+        (Terminal(), len(whole), whole),
+        (Terminal(), len(whole) - 1, whole.partition("  [s:")[0]),
+        (io.StringIO(), 40, whole),
+    ):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "stderr", screen)
+        Display(True).epoch(epochs([0.5])[0])
+        assert screen.getvalue() == f"{line}\n"
 
 
 def test_json_holds_what_scripts_read() -> None:

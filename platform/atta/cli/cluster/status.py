@@ -15,11 +15,11 @@ from rich.text import Text
 
 from atta import errors
 from atta.cli.options import command
-from atta.cli.output import DURATION, cluster_option, duration, echo, json_option, printer, size, write_json
+from atta.cli.output import DURATION, cluster_option, duration, echo, json_option, printer, size, tell, write_json
 from atta.client.control import Connection, Description
 from atta.client.every import DaemonAnswer, ask_all, check_operator, check_together, down
 from atta.client.watch import DaemonRates, Watch
-from atta.wire.clusterfile import credentials_for, resolve_target
+from atta.wire.clusterfile import credentials_for, listed, resolve_target
 
 DEADLINE_S = 5.0
 """How long a daemon may take to answer before it counts as down."""
@@ -45,7 +45,10 @@ def status(target: str, interval: float, wait: float, everything: bool, json_fil
     addresses, credentials = resolve_target(target), credentials_for(target)
     describe = partial(ask_all, addresses, Connection.describe, deadline_s=DEADLINE_S, credentials=credentials)
     until, answers = time.monotonic() + wait, describe()
-    while any(isinstance(answer.error, errors.UnavailableError) for answer in answers) and time.monotonic() < until:
+    told: list[str] = []
+    while (missing := _unavailable(answers)) and time.monotonic() < until:
+        if missing != told:
+            tell(f"waiting for {listed(told := missing)}")
         time.sleep(LOOK_AGAIN_S)
         answers = describe()
     known = check_together(answers)
@@ -63,8 +66,14 @@ def status(target: str, interval: float, wait: float, everything: bool, json_fil
             console.print(_counters(found))
     if error := down(known):
         silent = [answer for answer in known if "nothing listens there" in answer.reason]
-        starts = [f" (atta serve --data DATASET --part {a.part} --listen {a.address} starts one)" for a in silent]
-        raise errors.RemoteError(error.peer, "".join([error.cause, *starts[:1]]))
+        starts = listed([f"atta serve --part {a.part} --listen {a.address} ..." for a in silent])
+        hint = f" (start again, with all options as before: {starts})" if silent else ""
+        raise errors.RemoteError(error.peer, error.cause + hint)
+
+
+def _unavailable(answers: Sequence[DaemonAnswer[Description]]) -> list[str]:
+    lost = (answer for answer in answers if isinstance(answer.error, errors.UnavailableError))
+    return [f"part {answer.part} at {answer.address}" for answer in lost]
 
 
 def _as_of_now(answer: DaemonAnswer[Description], daemon: DaemonRates) -> DaemonAnswer[Description]:

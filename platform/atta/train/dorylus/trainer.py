@@ -228,7 +228,7 @@ class IntervalTrainer(ServerTrainer):
                 if (epoch + 1) % self.config.eval_every == 0 or epoch + 1 == self.config.epochs:
                     report = self.evaluated(report)
             self.done.append(report)
-            self.display.line(report.line())
+            self.display.epoch(report)
             self._save(self.done, last=epoch + 1 == self.config.epochs)
             yield report
         self._saved.clear()

@@ -158,7 +158,7 @@ class AsyncDigestTrainer(DigestTrainer):
             report.check_loss()
             reports.append(self.evaluated(report))
             before, done = seconds, int(version)
-            self.display.line(reports[-1].line())
+            self.display.epoch(reports[-1])
         return reports
 
     @torch.no_grad()

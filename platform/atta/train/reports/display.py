@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,10 @@ class Display:
         if self._enabled:
             with contextlib.suppress(BrokenPipeError):
                 print(printable(text), file=sys.stderr, flush=True)
+
+    def epoch(self, report: EpochReport) -> None:
+        """Print an epoch, on a terminal in what fits into a line."""
+        self.line(report.line(shutil.get_terminal_size().columns if self._bars else None))
 
     @contextmanager
     def batches(self, what: str, total: int) -> Iterator[Callable[[], None]]:

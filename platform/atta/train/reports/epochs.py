@@ -162,12 +162,14 @@ class EpochReport:
         if not math.isfinite(self.loss):
             raise NonFiniteError(None, self.epoch, None, "losses")
 
-    def line(self) -> str:
-        """The epoch in one line for people."""
+    def line(self, width: int | None = None) -> str:
+        """The epoch in one line for people, without seconds by phase where it would be wider than ``width``."""
         accuracy = "".join(f"  {text}" for split in ("val", "test") if (text := self._first_metric(split)))
         phases = " ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.breakdown.items())
         speed = f"{self.seconds:7.2f} s  {self.seeds_per_s:9,.0f} seeds/s"
-        return f"epoch {self.epoch:3d}  loss {self.loss:.4f}{accuracy}  {speed}  [s: {phases}]"
+        line = f"epoch {self.epoch:3d}  loss {self.loss:.4f}{accuracy}  {speed}"
+        whole = f"{line}  [s: {phases}]"
+        return whole if width is None or len(whole) <= width else line
 
     def cells(self) -> dict[str, Any]:
         """What a table shows of the epoch, by column."""

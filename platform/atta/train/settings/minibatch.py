@@ -30,7 +30,7 @@ class LinkSettings(TrainSettings):
         str | None, Option("Edges to predict (link, edge-classes).", metavar="TYPE", unset="only type")
     ] = None
     reverse_type: Annotated[
-        str | None, Option("Typed graphs: reverses of --edge-type.", metavar="TYPE", unset="only one")
+        str | None, Option("Reverses of --edge-type.", metavar="TYPE", unset="found by name or ends")
     ] = None
     decoder: Annotated[str, Option("Scores of pairs: dot, distmult, mlp.", choices=DECODERS)] = "dot"
     edge_split: Annotated[str, Option("Shares to train, validate, test on.", metavar="SHARES")] = "0.8,0.1,0.1"
@@ -129,10 +129,10 @@ class MinibatchSettings(LinkSettings):
         None
     )
     num_neighbors_by_type: Annotated[
-        str | None, Option("By edge type: writes=10,5;cites=5.", metavar="TEXT", unset="--num-neighbors")
+        str | None, Option("By edge type: writes=9,5;cites=5.", metavar="TEXT", unset="--num-neighbors")
     ] = None
     embed: Annotated[
-        str | None, Option("Types that learn rows in place of x; all.", metavar="TYPE,TYPE", unset="no x")
+        str | None, Option("Types that learn their x, or all.", metavar="TYPE,TYPE", unset="those without x")
     ] = None
     embedding_lr: Annotated[float | None, Option("Of rows that node types learn.", unset="--lr")] = None
     checkpoint_steps: Annotated[
