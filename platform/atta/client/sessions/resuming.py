@@ -14,8 +14,7 @@ from atta.client.sessions.stream import BatchStream, RawBatch
 
 LOST = (errors.UnavailableError, errors.DeadlineError, errors.RestartedError, errors.PeerLostError)
 """What a request raises whose session may be gone, or that failed as a daemon is away. Others would come again."""
-RECONNECT_S = 60.0
-"""How long loaders wait for a daemon that has gone, unless told otherwise."""
+RECONNECT_S = 60.0  # how long loaders wait for a daemon that has gone, unless told otherwise
 FIRST_OPEN_S = 30.0
 """How long the first request for a session may take."""
 _JITTER = random.Random()  # its own: the program's random numbers stay what they would be
