@@ -184,7 +184,10 @@ def test_an_address_is_free_until_somebody_listens_there() -> None:
 
 
 @pytest.mark.parametrize("option", ["--listen", "--metrics", "--dashboard"])
-def test_a_port_that_another_program_has_is_told_of_with_its_option(option: str) -> None:
+def test_a_port_that_another_program_has_is_told_of_with_its_option(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atta.observe.logs.configure", lambda **_: None)  # it is for a whole process
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = ["--data", "absent", "--part", "0", "--listen", "127.0.0.1:0", option, address]
