@@ -62,7 +62,7 @@ def test_status_names_the_daemon_that_is_down(half: tuple[str, str, str], tmp_pa
     assert re.search(rf"^1 +{silent} +down +-", done.stdout, re.MULTILINE)
     assert "no daemon answers" not in done.stdout
     assert done.stderr.startswith(f"atta: error: 1 of 2 daemons failed: part 1 at {silent}: no daemon")
-    hint = "(start again, with all options as before: "
+    hint = "(start it with all its options: "
     assert done.stderr.endswith(f"{hint}atta serve --part 1 --listen {silent} ...)\n")
     daemons = json.loads((tmp_path / "status.json").read_text())["daemons"]
     assert daemons[0]["error"] is None

@@ -67,7 +67,7 @@ def status(target: str, interval: float, wait: float, everything: bool, json_fil
     if error := down(known):
         silent = [answer for answer in known if "nothing listens there" in answer.reason]
         starts = listed([f"atta serve --part {a.part} --listen {a.address} ..." for a in silent])
-        hint = f" (start again, with all options as before: {starts})" if silent else ""
+        hint = f" (start it with all its options: {starts})" if silent else ""
         raise errors.RemoteError(error.peer, error.cause + hint)
 
 

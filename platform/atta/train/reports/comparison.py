@@ -123,7 +123,7 @@ def compare_runs(reports: Mapping[str, TrainReport]) -> RunComparison:
     (first, watched), *others = ((file, report.watched) for file, report in reports.items())
     for file, other in others:
         if other != watched:
-            raise ConfigError(f"{file}: is judged by {other.metric}, {first} by {watched.metric}")
+            raise ConfigError(f"{file}: is judged by {other.metric}, {first} by {watched.metric}: not to be compared")
     groups = _grouped(reports)
     compared = "test" if all(group.spread("test") for group in groups) else "validation"
     return RunComparison(watched, groups, compared, differences([g.by_seed(compared) for g in groups]))
