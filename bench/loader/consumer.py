@@ -44,14 +44,13 @@ def _means(batch: atta.MiniBatch) -> Any:
     """The first layer's means, as Atta's own trainer makes them."""
     import torch
 
-    from atta.train.models import adjacency
+    from atta.nn import neighbor_sums
+    from atta.train.models import row_starts
 
     sizes, edges, x = batch.num_sampled_nodes(), batch.edge_index(), batch.table("x")
     last = slice(-batch.num_sampled_edges()[-1] if batch.origin.redrawn[-1] else None, None)
     row, col = (torch.from_numpy(ends[last]) for ends in edges)
-    targets = sum(sizes[:-1])
-    sums = adjacency(row, col, torch.ones(len(row)), (targets, len(x))) @ torch.from_numpy(x)
-    return sums / torch.bincount(col, minlength=targets).clamp(min=1)[:, None]
+    return neighbor_sums(torch.from_numpy(x), row_starts(col, sum(sizes[:-1])), row, "mean")[0]
 
 
 DELIVERIES: dict[str, Callable[[atta.MiniBatch], Any]] = {

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import GCNConv, GINConv, GraphConv, MeanAggregation, SAGEConv, SumAggregation
+from torch.autograd.function import once_differentiable
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, Linear, MeanAggregation, SAGEConv, SumAggregation
 
+from atta import _native
 from atta.errors import ConfigError
 
-__all__ = ["FirstLayer", "GCNFirst", "SAGEFirst", "first_layer"]
+__all__ = ["FirstLayer", "GCNFirst", "SAGEFirst", "first_layer", "neighbor_sums"]
 
 _PARTS = ("forward", "message", "aggregate", "update")
 _LAYERS = (SAGEConv, GCNConv, GraphConv, GINConv)
@@ -38,23 +40,123 @@ class FirstLayer(torch.nn.Module):
         return first_layer(self.conv, x, aggregated)
 
 
-def first_layer(conv: Any, x: torch.Tensor, aggregated: torch.Tensor) -> torch.Tensor:
-    """What ``FirstLayer`` gives. Raises ConfigError: as it does."""
+def first_layer(conv: Any, x: torch.Tensor, aggregated: torch.Tensor, *, relu: bool = False) -> torch.Tensor:
+    """What ``FirstLayer`` gives; ``relu``: with zeros in place of negative numbers. Raises ConfigError: as it does."""
     aggregate_of(conv)
     x = x if len(x) == len(aggregated) else x[: len(aggregated)]  # sparse rows cannot be cut
     if isinstance(conv, GCNConv):
-        out: torch.Tensor = conv.lin(aggregated)
-        return out if conv.bias is None else out + conv.bias
+        return _affine([(conv.lin, aggregated)], conv.bias, relu)
     if isinstance(conv, GINConv):
         found: torch.Tensor = conv.nn(aggregated + (1 + conv.eps) * x)
-        return found
+        return found.relu() if relu else found
     if isinstance(conv, GraphConv):
-        of_rows: torch.Tensor = conv.lin_rel(aggregated) + conv.lin_root(x)
-        return of_rows
-    out = conv.lin_l(aggregated)
-    if conv.root_weight:
-        out = out + conv.lin_r(x)
-    return F.normalize(out, p=2.0, dim=-1) if conv.normalize else out
+        return _affine([(conv.lin_rel, aggregated), (conv.lin_root, x)], None, relu)
+    parts = [(conv.lin_l, aggregated), (conv.lin_r, x)] if conv.root_weight else [(conv.lin_l, aggregated)]
+    if not conv.normalize:
+        return _affine(parts, None, relu)
+    out = F.normalize(_affine(parts, None, False), p=2.0, dim=-1)
+    return out.relu() if relu else out
+
+
+def _affine(parts: list[tuple[Any, torch.Tensor]], bias: torch.Tensor | None, relu: bool) -> torch.Tensor:
+    # The sum of linear layers, each of its rows.
+    eager = not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    biases = [b for b in (bias, *(getattr(layer, "bias", None) for layer, _ in parts)) if b is not None]
+    if eager and len(biases) < 2 and all(_is_plain(layer, x) for layer, x in parts):
+        flat = [tensor for layer, x in parts for tensor in (x, layer.weight)]
+        out: torch.Tensor = _Affine.apply(relu, biases[0] if biases else None, *flat)  # type: ignore[no-untyped-call]
+        return out
+    (first, rows), *others = parts
+    out = sum((layer(x) for layer, x in others), first(rows))
+    out = out if bias is None else out + bias
+    return out.relu() if relu else out
+
+
+def _is_plain(layer: Any, x: torch.Tensor) -> bool:
+    # It multiplies rows in the memory by its weights and does nothing else.
+    hooked = type(layer) not in (Linear, torch.nn.Linear) or layer._forward_hooks or layer._forward_pre_hooks
+    return not hooked and x.layout == torch.strided and x.device.type == "cpu"
+
+
+class _Affine(torch.autograd.Function):
+    # relu(x1 @ w1.T + x2 @ w2.T + ... + bias) by blocks of rows that stay in the caches from one step to the next.
+    # One step after the other, all rows would cross the memory ten times, there and back.
+    BLOCK_BYTES = 2**21
+
+    @staticmethod
+    def forward(ctx: Any, relu: bool, bias: torch.Tensor | None, *pairs: torch.Tensor) -> torch.Tensor:
+        (first, weight), *others = zip(pairs[::2], pairs[1::2], strict=True)
+        out = first.new_empty(len(first), len(weight))
+        for rows in _blocks(out, *pairs[::2]):
+            block = torch.mm(first[rows], weight.t(), out=out[rows])
+            for x, w in others:
+                block.addmm_(x[rows], w.t())
+            if bias is not None:
+                block.add_(bias)
+            if relu:
+                block.relu_()
+        ctx.biased = bias is not None
+        ctx.save_for_backward(out if relu else None, *pairs)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        out, *pairs = ctx.saved_tensors
+        of_bias = gradient.new_zeros(gradient.shape[1]) if ctx.biased else None
+        found = [torch.zeros_like(t) if need else None for t, need in zip(pairs, ctx.needs_input_grad[2:], strict=True)]
+        for rows in _blocks(gradient, gradient, *pairs[::2]):
+            block = gradient[rows]
+            if out is not None:
+                block = torch.ops.aten.threshold_backward(block, out[rows], 0)
+            for x, w, of_x, of_w in zip(pairs[::2], pairs[1::2], found[::2], found[1::2], strict=True):
+                if of_x is not None:
+                    torch.mm(block, w, out=of_x[rows])
+                if of_w is not None and len(w) > w.shape[1]:  # the order that is quicker for this shape
+                    of_w.t().addmm_(x[rows].t(), block)
+                elif of_w is not None:
+                    of_w.addmm_(block.t(), x[rows])
+            if of_bias is not None:
+                of_bias += block.sum(0)
+        return None, of_bias, *found
+
+
+def _blocks(*tensors: torch.Tensor) -> list[slice]:
+    width = sum(tensor.shape[1] * tensor.element_size() for tensor in tensors)
+    count = max(_Affine.BLOCK_BYTES * torch.get_num_threads() // width, 64)
+    return [slice(first, first + count) for first in range(0, len(tensors[0]), count)]
+
+
+def neighbor_sums(
+    x: torch.Tensor, starts: torch.Tensor, sources: torch.Tensor, aggregate: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each target the sum or mean (``aggregate``) of its in-neighbours' rows, and its own row: [targets, channels] each.
+    ``x`` [rows, channels], targets first; ``starts`` int64 [targets + 1]: where the edges of each begin in ``sources`` int64."""
+    found: tuple[torch.Tensor, torch.Tensor] = _NeighborSums.apply(x, starts, sources, aggregate)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _NeighborSums(torch.autograd.Function):
+    # Backward adds up both gradients of a row at once, where autograd makes two tables of all rows.
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, starts: torch.Tensor, sources: torch.Tensor, aggregate: str
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.rows, ctx.aggregate = len(x), aggregate
+        ctx.save_for_backward(starts, sources)
+        return F.embedding_bag(sources, x, starts[:-1], mode=aggregate), x[: len(starts) - 1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_sums: torch.Tensor, of_own: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        starts, sources = ctx.saved_tensors
+        if ctx.aggregate == "mean":
+            of_sums = of_sums / starts.diff().clamp(min=1)[:, None]
+        bounds, targets, _ = map(torch.from_numpy, _native.by_source(starts.numpy(), sources.numpy(), ctx.rows))
+        found = F.embedding_bag(targets, of_sums, bounds[:-1], mode="sum")
+        found[: len(of_own)] += of_own
+        return found, None, None, None
 
 
 class SAGEFirst(FirstLayer):

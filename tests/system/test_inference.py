@@ -220,24 +220,6 @@ def test_layers_of_a_users_own_model(
     np.testing.assert_allclose(found.values, expected[small_graph.rows(found.ids)], rtol=1e-5, atol=1e-5)
 
 
-def test_sums_are_right_where_pyg_reads_lists_of_edges_only(
-    small_graph: SmallGraph, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a process whose first SAGEConv had an aggregation that PyG cannot fuse."""
-    layer = SAGEConv(16, 3)
-    wanted = atta.predict(clusters(1), [layer])
-    refused = []
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        refused.append(True)
-        raise NotImplementedError
-
-    monkeypatch.setattr(SAGEConv, "message_and_aggregate", refuse)
-    found = atta.predict(clusters(1), [layer])
-    assert refused
-    np.testing.assert_allclose(found.values, wanted.values, rtol=1e-5, atol=1e-5)
-
-
 def test_new_features_and_edges_give_new_predictions(small_graph: SmallGraph, tmp_path: Path) -> None:
     torch.manual_seed(3)
     layers, graph = [GCNConv(16, 6), torch.nn.ReLU(), SAGEConv(6, 3)], small_graph

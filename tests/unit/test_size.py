@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CEILINGS = {
-    "code_lines": 65_320,
+    "code_lines": 65_400,
     "docstring_lines": 12_340,
     "files": 521,
     "folders": 62,

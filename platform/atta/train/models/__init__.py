@@ -16,12 +16,22 @@ from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from atta.errors import ConfigError, PluginError
-from atta.nn import first_layer
+from atta.nn import first_layer, neighbor_sums
 from atta.train.models.deep import DeepGNN
+from atta.train.models.sums import row_aggregate
 from atta.train.settings.common import DEEP_MODELS, MODEL, TrainSettings
 from atta.wire.parts import AUTO
 
-__all__ = ["SampledModel", "adjacency", "build_model", "compile_in_place", "csr_matrix", "takes_one_set", "whole_model"]
+__all__ = [
+    "SampledModel",
+    "adjacency",
+    "build_model",
+    "compile_in_place",
+    "csr_matrix",
+    "row_starts",
+    "takes_one_set",
+    "whole_model",
+]
 
 
 def build_model(config: TrainSettings, in_channels: int, num_classes: int) -> SampledModel:
@@ -45,8 +55,8 @@ def whole_model(config: TrainSettings, in_channels: int, num_classes: int) -> to
 
 
 def _check_plain(name: str, model: BasicGNN) -> None:
-    """Refuse a plug-in's model that is more than its layers: each is called by itself, and between two come activation
-    and dropout. Raises PluginError."""
+    # Refuses a plug-in's model that is more than its layers: each is called by itself, and between two come activation
+    # and dropout.
     more = {
         "a forward of its own": type(model).forward is not BasicGNN.forward,
         "a normalisation": any(not isinstance(norm, torch.nn.Identity) for norm in model.norms or ()),
@@ -94,19 +104,22 @@ class SampledModel(torch.nn.Module):
             scores: torch.Tensor = gnn(x, edge_index)
             return scores[: nodes_per_hop[0]]
         layers = list(gnn.layers if deep else gnn.convs)
-        in_rows = isinstance(gnn, GraphSAGE) and x.device.type == "cpu"
+        relu, plain = isinstance(getattr(gnn, "act", None), torch.nn.ReLU), not torch.compiler.is_compiling()
         # Targets ascend over all hops, so each layer reads the beginning of the rows that the layer before read.
-        starts = row_starts(edge_index[1], sum(nodes_per_hop[: len(layers)])) if in_rows else edge_index
-        ones = torch.ones(edge_index.shape[1] if in_rows else 0, dtype=dtype)
+        starts = row_starts(edge_index[1], sum(nodes_per_hop[: len(layers)]))
         x = gnn.encoder(x) if deep else x
         for done, layer in enumerate(layers):
             hops = len(layers) - done
-            if aggregated is not None and not done:
-                x = first_layer(layer, x, aggregated)
-                x = gnn.dropout(gnn.act(x)) if hops > 1 else x
-                continue
             read, computed = sum(nodes_per_hop[: hops + 1]), sum(nodes_per_hop[:hops])
             edges = edge_index[:, : sum(edges_per_hop[:hops])]
+            given = aggregated if not done else None
+            if given is None and plain and (how := row_aggregate(layer, x.device)):
+                # Sums take one number type, and autocast makes layers return another one.
+                given, x = neighbor_sums(x.to(dtype), starts[: computed + 1], edges[0], how)
+            if given is not None:
+                x = first_layer(layer, x, given, relu=relu and hops > 1)
+                x = gnn.dropout(x if relu else gnn.act(x)) if hops > 1 else x
+                continue
             count = edges.shape[1]
             if deep:  # a row for each that is read: the outermost lack their neighbours, and the next layer reads none
                 x = gnn.layer(done, x[:read], edges)
@@ -115,10 +128,7 @@ class SampledModel(torch.nn.Module):
                 summed = layer.propagate(edges, x=layer.lin(x[:read]), edge_weight=edge_weight[:count])[:computed]
                 x = summed if layer.bias is None else summed + layer.bias
             else:
-                # Sparse sums take one number type, and autocast makes layers return another one.
-                x = x.to(dtype) if in_rows else x
-                sums = starts[: computed + 1], edges[0], ones[:count], (computed, read)
-                x = layer((x, x[:computed]), csr_matrix(*sums) if in_rows else edges)
+                x = layer((x, x[:computed]), edges)
             if hops > 1:
                 x = gnn.dropout(gnn.act(x))
         return gnn.scores(x[: nodes_per_hop[0]]) if deep else x

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch_geometric.nn import GCNConv, Linear, SAGEConv
+from torch_geometric.nn import GCNConv, Linear
 
 from atta.client.inference.block import DegreeRule, Floats, Layer, LayerBlock, SummedLayer, self_loops, with_company
 from atta.errors import ConfigError, DataError
+from atta.nn import first_layer, neighbor_sums
 from atta.train.checkpoint.files import SavedModel, fill
-from atta.train.models import adjacency, whole_model
+from atta.train.models import adjacency, row_starts, whole_model
 from atta.train.models.deep import DeepGNN
 from atta.train.models.links import DECODER, UNFIT
-from atta.train.models.sums import is_stock, layer_sums
+from atta.train.models.sums import is_stock, layer_sums, row_aggregate
 from atta.train.settings.common import TrainSettings
 
 RowsOf = Callable[[torch.Tensor, LayerBlock], torch.Tensor]
@@ -77,32 +77,23 @@ def _conv(conv: Any, act: Callable[[torch.Tensor], torch.Tensor] | None, device:
         out = gcn_rows(conv, degrees, x, block) if of_gcn else pair_rows(conv, x, block)
         return out if act is None else act(out)
 
-    in_rows = of_gcn or sums_rows(conv, device)
+    in_rows = of_gcn or row_aggregate(conv, device) is not None
     return TorchLayer(rows, device, degrees=degrees, row_per_edge=not in_rows, sums=layer_sums(conv, device, act))
 
 
 def pair_rows(conv: Any, x: torch.Tensor, block: LayerBlock, **edge_rows: torch.Tensor) -> torch.Tensor:
     """What a layer gives that is called as ``conv((x, x[:n]), edge_index)``."""
-    targets = x[: block.targets]
-    if sums_rows(conv, x.device) and not edge_rows:
+    if not edge_rows and (aggregate := row_aggregate(conv, x.device)):
         source, target = (torch.from_numpy(np.require(ends, requirements="W")) for ends in block.edge_index)
-        matrix = adjacency(source, target, torch.ones(len(source), dtype=x.dtype), (block.targets, len(block.x)))
-        # PyG makes code per class, and the first layer of this process may have made some that reads lists of edges only.
-        with contextlib.suppress(NotImplementedError):
-            summed: torch.Tensor = conv((x, targets), matrix)
-            return summed
-    found: torch.Tensor = conv((x, targets), edges_of(block, x.device), **edge_rows)
+        summed, own = neighbor_sums(x, row_starts(target, block.targets), source, aggregate)
+        return first_layer(conv, own, summed)
+    found: torch.Tensor = conv((x, x[: block.targets]), edges_of(block, x.device), **edge_rows)
     return found
 
 
 def edges_of(block: LayerBlock, device: torch.device) -> torch.Tensor:
     """int64 [2, e]: the edges of a block."""
     return torch.from_numpy(np.ascontiguousarray(np.require(block.edge_index, requirements="W"))).to(device)
-
-
-def sums_rows(conv: Any, device: torch.device) -> bool:
-    """Whether PyG sums up rows of the layer as a sparse matrix reads them."""
-    return type(conv) is SAGEConv and conv.aggr in ("add", "sum", "mean") and device.type == "cpu" and is_stock(conv)
 
 
 def is_stock_gcn(conv: torch.nn.Module) -> bool:

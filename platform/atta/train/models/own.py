@@ -19,8 +19,8 @@ from atta.client.inference.block import Doubles, Floats, Layer, LayerBlock, Summ
 from atta.client.inference.trial import CANNOT, LayerFault, tried
 from atta.errors import ConfigError, UnknownNameError
 from atta.partition.schema import TableSpec
-from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, is_stock_gcn, pair_rows, sums_rows
-from atta.train.models.sums import is_stock, layer_sums
+from atta.train.models.layers import TorchLayer, edges_of, gcn_degrees, gcn_rows, is_stock_gcn, pair_rows
+from atta.train.models.sums import is_stock, layer_sums, row_aggregate
 
 MOST_HOPS = 4
 """How far a layer may read."""
@@ -164,8 +164,8 @@ class _OwnModule:
             rows = partial(gcn_rows, module, degrees, weights=weights)
             yield "layer(x, edge_index)", layer(rows, degrees=degrees, row_per_edge=False)
             return
-        in_rows = sums_rows(module, self.device)
-        yield "layer((x, x[:n]), edge_index)", layer(partial(_paired, module), row_per_edge=not in_rows)
+        per_edge = row_aggregate(module, self.device) is None
+        yield "layer((x, x[:n]), edge_index)", layer(partial(_paired, module), row_per_edge=per_edge)
         for hops in range(1, MOST_HOPS + 1):
             yield "layer(x, edge_index)", layer(partial(_alike, module), hops=hops)
 

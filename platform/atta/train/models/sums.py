@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,14 @@ def is_stock(conv: torch.nn.Module) -> bool:
     hooks = (held for part in conv.modules() for name, held in vars(part).items() if name.endswith(_FORWARD_HOOKS))
     replaced = (callable(held) and hasattr(type(conv), name) for name, held in vars(conv).items())
     return not any(hooks) and not any(replaced)
+
+
+def row_aggregate(conv: Any, device: torch.device) -> str | None:
+    """``aggregate`` of ``neighbor_sums`` for a layer of PyG on ``device``; None: PyG must make a row per edge."""
+    if type(conv) is SAGEConv and device.type == "cpu" and is_stock(conv):
+        with contextlib.suppress(ConfigError):
+            return aggregate_of(conv)
+    return None
 
 
 def layer_sums(conv: Any, device: torch.device, then: Then | None = None) -> SummedLayer | None:
