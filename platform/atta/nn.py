@@ -91,10 +91,8 @@ class _Affine(torch.autograd.Function):
             block = torch.mm(first[rows], weight.t(), out=out[rows])
             for x, w in others:
                 block.addmm_(x[rows], w.t())
-            if bias is not None:
-                block.add_(bias)
-            if relu:
-                block.relu_()
+            block = block if bias is None else block.add_(bias)
+            block = block.relu_() if relu else block
         ctx.biased = bias is not None
         ctx.save_for_backward(out if relu else None, *pairs)
         return out
@@ -107,8 +105,7 @@ class _Affine(torch.autograd.Function):
         found = [torch.zeros_like(t) if need else None for t, need in zip(pairs, ctx.needs_input_grad[2:], strict=True)]
         for rows in _blocks(gradient, gradient, *pairs[::2]):
             block = gradient[rows]
-            if out is not None:
-                block = torch.ops.aten.threshold_backward(block, out[rows], 0)
+            block = block if out is None else torch.ops.aten.threshold_backward(block, out[rows], 0)
             for x, w, of_x, of_w in zip(pairs[::2], pairs[1::2], found[::2], found[1::2], strict=True):
                 if of_x is not None:
                     torch.mm(block, w, out=of_x[rows])

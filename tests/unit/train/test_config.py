@@ -303,9 +303,25 @@ def test_what_a_strategy_cannot_do_is_one_line(
     strategy: str, given: dict[str, Any], cut: float, said: str | None
 ) -> None:
     servers = {} if strategy == "minibatch" else {"trainers": 2, "trainers_per_server": 1}
-    found = doubt(config(strategy=strategy, **servers, **given).own, Cut(cut, 1000))  # type: ignore[arg-type]
+    found = doubt(config(strategy=strategy, **servers, **given).own, Cut(cut, 1000))
     assert bool(found) == (said is not None)
     assert not found or (found.startswith(f"{strategy}: ") and str(said) in found and "\n" not in found)
+
+
+@pytest.mark.parametrize(
+    ("degree", "drawn", "warned"),
+    [
+        (15, "15,10,5", False),
+        (36, "15,10,5", True),
+        (36, "15,10,9", False),
+        (36, "-1,-1,-1", False),
+        (math.nan, "15,10,5", False),
+    ],
+)
+def test_sampling_few_of_many_neighbours_is_said(degree: float, drawn: str, warned: bool) -> None:
+    found = doubt(config(num_neighbors=tuple(map(int, drawn.split(",")))).own, Cut(0.0, degree=degree))
+    assert found.startswith("minibatch: a vertex has 36 in-neighbours, of which hops draw (15, 10, 5)") == warned
+    assert bool(found) == warned
 
 
 def test_no_other_module_names_a_strategy_and_the_table_needs_no_torch() -> None:

@@ -131,8 +131,8 @@ class Graph:
         self._changed: list[dict[tuple[str, str], np.ndarray] | None] = [None]
         self._kept: dict[str, KeptTable] = {}
         self.schema = SimpleNamespace(
-            edge_types=["to"], endpoints=lambda _: ("node", "node"), check_edge_type=str, node_counts={"node": self.count},
-            table=lambda *_: SimpleNamespace(row_shape=(CHANNELS,)),
+            edge_types=["to"], endpoints=lambda _: ("node", "node"), check_edge_type=str, check_node_type=str,
+            node_counts={"node": self.count}, table=lambda *_: SimpleNamespace(row_shape=(CHANNELS,)),
         )  # fmt: skip
         self.tables, self._services = self, [UpdateService(Served(self, part)) for part in range(2)]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from atta.errors import ConfigError
-from atta.train.settings.common import DEEP_MODELS
+from atta.train.settings.common import DEEP_MODELS, TrainSettings
 from atta.train.settings.servers import (
     SYNC_EVERY,
     TRAIN_EVERY,
@@ -334,6 +334,7 @@ _MOST_CUT = 0.5
 """Share of edges that no gradient crosses, times further layers: 0.46 lost nothing, 0.68 and more at least 2 points."""
 _MOST_STEPS = 30
 """Steps of an epoch, times further layers, that rows may be old: 17 lost nothing, 34 and 66 two points and more."""
+_MANY_TIMES = 4  # the least fan-out: 2 and 3 times lost nothing, 7 and 8 times 5 and 14 points, 18 times half a point
 
 
 class Cut(NamedTuple):
@@ -343,10 +344,14 @@ class Cut(NamedTuple):
     """Share of edges that come from trainers whose rows may be stale."""
     targets: float = math.nan
     """Training vertices of a trainer."""
+    degree: float = math.nan  # in-neighbours of a vertex, mean
 
 
 Holds = Callable[[Any, Cut], bool]
 DOUBTS: tuple[tuple[str, Holds, str], ...] = (
+    ("minibatch", lambda run, cut: cut.degree > _MANY_TIMES * min(run.fan_outs) > 0,
+     "a vertex has {degree:.0f} in-neighbours, of which hops draw {num_neighbors}: on some graphs this costs many points of "
+     "accuracy; take more --num-neighbors, a smaller --batch-size, or exchange"),
     ("exchange", lambda run, cut: bool(run.budget) and cut.edges == 0, "no edge is cut: --accuracy-loss has no rows to save"),
     ("exchange", lambda run, cut: bool(run.budget) and run.depth == 1 and run.model not in DEEP_MODELS
      and not run.send_features, "one layer reads features alone, which travel once: --accuracy-loss changes nothing"),
@@ -377,9 +382,9 @@ DOUBTS: tuple[tuple[str, Holds, str], ...] = (
 """Strategies, when a doubt holds, and why. Of several the first is said: losses of accuracy come before idleness."""
 
 
-def doubt(settings: ServerSettings, cut: Cut) -> str:
+def doubt(settings: TrainSettings, cut: Cut) -> str:
     """What a strategy cannot do on a graph with its epochs and layers, in one line; empty: nothing."""
-    run = followed(settings)
+    run: Any = followed(settings) if isinstance(settings, ServerSettings) else settings
     values = vars(run) | cut._asdict() | {"depth": run.depth}
     found = (says for names, holds, says in DOUBTS if run.strategy in names.split() and holds(run, cut))
     return next((f"{run.strategy}: {says.format_map(values)}" for says in found), "")

@@ -22,6 +22,7 @@ from atta.errors import AttaError, ConfigError, DataError
 from atta.partition.schema import TableSpec
 from atta.train.checkpoint.files import RunPlace
 from atta.train.checkpoint.run import PartialEpoch, random_state, set_random_state
+from atta.train.exchange.policies import Cut, doubt
 from atta.train.launching.check import part_to_check
 from atta.train.loop import EpochLoop
 from atta.train.models import SampledModel, build_model, compile_in_place
@@ -92,6 +93,10 @@ class MinibatchTrainer(EpochLoop[MinibatchSettings]):
 
     def fit(self) -> list[EpochReport]:
         """As ``EpochLoop``. Rank 0 says before in a line if the model gives on batches what it does not give on the graph."""
+        counts = self.cluster.schema.edge_counts, self.cluster.schema.node_counts
+        edges, vertices = (sum(found.values()) for found in counts)
+        if len(counts[0]) == 1 and (said := doubt(self.config, Cut(0.0, degree=edges / max(1, vertices)))):
+            self.display.line(f"warning: {said}")
         if self.rank == 0 and isinstance(self.model, SampledModel) and not self.config.compile:
             with suppress(AttaError), torch.random.fork_rng(devices=[]):
                 self._say_difference(copy.deepcopy(self.model).cpu().eval())
